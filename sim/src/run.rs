@@ -104,11 +104,10 @@ impl Setup {
             delta_chain_max: self.delta_chain_max,
             cache_bytes: self.cache_bytes,
             cache_mode: if self.cache_bytes > 0 { CacheMode::On } else { CacheMode::Off },
-            index_bytes_max: 64 << 20,
+            // Rows move where something bounds the store.
+            fast_tier_bytes_max: if self.moving { self.tier_bytes } else { u64::MAX },
             background: false,
             recovery_threads: 1,
-            fast_tier_bytes_max: if self.moving { self.tier_bytes } else { u64::MAX },
-            moving: self.moving,
             ..Options::default()
         })
     }

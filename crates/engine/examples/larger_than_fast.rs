@@ -111,11 +111,8 @@ fn main() {
         done: AtomicU64::new(0),
     };
     std::fs::remove_dir_all(dir).ok();
-    let options = Options {
-        fast_tier_bytes_max: arguments.number("fast-mib", 512) << 20,
-        moving: true,
-        ..Options::default()
-    };
+    let options =
+        Options { fast_tier_bytes_max: arguments.number("fast-mib", 512) << 20, ..Options::default() };
     let db = Db::open_with(Path::new(dir), options).unwrap();
     let table = db.create_table("t", Schema::new().field("value", Type::Bytes)).unwrap();
     let (cpu, written, start) = (cpu_seconds(), bytes_written(disk), Instant::now());

@@ -94,14 +94,6 @@ use crate::{Durability, Error, ErrorKind, Options, Result, Schema};
 
 /// The file of the fast tier in a store's directory.
 pub const FAST_TIER_FILE: &str = "fast";
-/// The directory of sorted tables in it, if no other is given.
-pub const CAPACITY_DIRECTORY: &str = "capacity";
-
-/// With the directory of sorted tables of a store in the directory `path`, if no other is given.
-fn with_capacity(path: &Path, options: Options) -> Options {
-    let capacity = options.capacity.or_else(|| Some(path.join(CAPACITY_DIRECTORY)));
-    Options { capacity, ..options }
-}
 
 /// An open store. Cheap to clone, `Send + Sync`. The store closes when the last clone and the last [`Table`] of it are
 /// dropped; [`Db::close`] does it at once and says what went wrong.
@@ -160,7 +152,6 @@ impl Db {
         if let Some(error) = identity::unfinished(path) {
             return Err(error);
         }
-        let options = with_capacity(path, options);
         if options.read_only {
             return Db::open_read_only(path, options, clock);
         }
@@ -179,7 +170,7 @@ impl Db {
         let tier = Arc::new(FastTier::open_file(&file, &tier_options, options.create)?);
         witness.check(&tier)?;
         let is_new = tier.bytes() == 0;
-        let db = Db::open_at(tier, options, clock)?;
+        let db = Db::open_at(Tiers::in_directory(tier, path), options, clock)?;
         witness.keep(db.engine.log.root().store_id, is_new)?;
         Ok(db)
     }
@@ -192,7 +183,8 @@ impl Db {
         }
         let tier = Arc::new(FastTier::open_file_read_only(&file)?);
         witness.check(&tier)?;
-        Db::open_at(tier, Options { create: false, background: false, ..options }, clock)
+        let options = Options { create: false, background: false, ..options };
+        Db::open_at(Tiers::in_directory(tier, path), options, clock)
     }
 
     /// Opens a store on a given fast tier: DRAM, emulated persistent memory, a crash simulation. With a capacity tier beside it as `(fast, capacity)`.
@@ -348,7 +340,7 @@ impl Db {
     /// Rows move to sorted tables as if there were little room, out of segments that are still written to as well if `sealing`: for tests, of stores whose rows move.
     ///
     /// # Errors
-    /// The capacity tier refused. `Io`, `Closed`.
+    /// `Invalid` of a store whose rows do not move; what the capacity tier refuses. `Io`, `Closed`.
     #[doc(hidden)]
     pub fn move_rows(&self, sealing: bool) -> Result<()> {
         self.engine.move_by_hand(sealing)

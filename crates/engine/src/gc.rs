@@ -499,7 +499,7 @@ impl Engine {
 
     /// A record leaves the index that nobody will count: where rows move it is remembered while it is in the log.
     pub(crate) fn will_drop(&self, extent: u32, table: u32, key: &[u8]) {
-        if self.options.moving {
+        if self.may_move() {
             self.gc.will_drop_key(extent, SstKey::new(table, key).hash());
         }
     }

@@ -97,8 +97,8 @@ mod tier;
 
 pub use db::repair::{RepairEvent, RepairReport, repair, repair_with};
 pub use db::{
-    AtHandOnly, Batch, CAPACITY_DIRECTORY, Db, Expiring, FAST_TIER_FILE, FailedMove, Loader, Metrics,
-    Missing, ReadGuard, RowHandle, RowRef, Scan, Snapshot, SortedTablesMetrics, Table, TableChanges, Tiers,
+    AtHandOnly, Batch, Db, Expiring, FAST_TIER_FILE, FailedMove, Loader, Metrics, Missing, ReadGuard,
+    RowHandle, RowRef, Scan, Snapshot, SortedTablesMetrics, Table, TableChanges, Tiers,
 };
 pub use db::{backup, inspect};
 pub use hedgerow_device::SyncFailure;
@@ -137,7 +137,7 @@ pub use hedgerow_row::{backend, pairs};
 /// ```
 #[cfg(feature = "derive")]
 pub use hedgerow_row_derive::Row;
-pub use options::{CacheMode, CachePolicy, Compression, Durability, Options};
+pub use options::{CAPACITY_DIRECTORY, CacheMode, CachePolicy, Capacity, Compression, Durability, Options};
 
 pub use store::{RowView, Store, StoreBatch, StoreCursor, StoreTable};
 

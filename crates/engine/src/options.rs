@@ -1,7 +1,13 @@
 //! Options, each declared once: its default, its bounds, its meaning.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+/// The directory of sorted tables in a store's own, if no other is given.
+pub const CAPACITY_DIRECTORY: &str = "capacity";
+
+/// As much of the address space as the indexes may take, if nobody says less.
+const INDEX_BYTES_MAX: u64 = 64 << 30;
 
 /// When a write is safe, and from what.
 ///
@@ -52,6 +58,62 @@ pub enum Compression {
     Lz4,
 }
 
+/// Where sorted tables are, the files of rows that are not in the log.
+///
+/// Whatever is a path names their directory: `Options::new().capacity("/mnt/large")`. Rows come there by themselves in a store that is bounded
+/// ([`Options::capacity`] says by what), and so data may be larger than the fast tier:
+///
+/// ```
+/// # fn main() -> hedgerow::Result<()> {
+/// # let dir = std::env::temp_dir().join(format!("hedgerow-doc-capacity-{}", std::process::id()));
+/// use hedgerow::{Capacity, Db, ErrorKind, Options, Schema, Type, row};
+/// # use hedgerow::Durability;
+/// let options = Options::new().fast_tier_bytes_max(16 << 20);
+/// # let options = options.durability(Durability::Process);
+/// let db = Db::open_with(&dir, options.clone())?;
+/// let notes = db.create_table("notes", Schema::new().field("text", Type::Bytes))?;
+/// let text = [b'x'; 1_000];
+/// for n in 0..40_000u64 {
+///     notes.put(&n, &row! { text: &text })?;
+/// }
+/// assert!(notes.get(&0u64)?.is_some() && db.metrics().records_moved > 0);
+/// # drop(notes);
+/// db.close()?;
+/// // Without a place for them it is full at its limit; and with sorted tables it is not opened without.
+/// let refused = Db::open_with(&dir, options.capacity(Capacity::None)).err().unwrap();
+/// assert_eq!(refused.kind(), ErrorKind::Invalid);
+/// # std::fs::remove_dir_all(dir).ok();
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Capacity {
+    /// In the directory `capacity` in the store's own; of a store that is opened on a given tier, nowhere. The default.
+    #[default]
+    Beside,
+    /// In this directory.
+    At(PathBuf),
+    /// Nowhere: the store has no rows but those in its log. One that has sorted tables already is not opened so.
+    None,
+}
+
+impl Capacity {
+    /// The directory of the sorted tables of a store in the directory `store`, if there is to be one.
+    pub(crate) fn directory(&self, store: Option<&Path>) -> Option<PathBuf> {
+        match self {
+            Capacity::Beside => store.map(|store| store.join(CAPACITY_DIRECTORY)),
+            Capacity::At(directory) => Some(directory.clone()),
+            Capacity::None => None,
+        }
+    }
+}
+
+impl<P: Into<PathBuf>> From<P> for Capacity {
+    fn from(directory: P) -> Capacity {
+        Capacity::At(directory.into())
+    }
+}
+
 /// How to open a store. All have defaults; each has a setter.
 ///
 /// ```
@@ -68,7 +130,9 @@ pub enum Compression {
 pub struct Options {
     /// When a write is safe, and from what. Default `Interval(1 s)`.
     pub durability: Durability,
-    /// The most bytes the fast tier may take. Default: no limit but the disk's. At least the root and seven segments. Less than the store
+    /// The most bytes the fast tier may take. Default: no limit but the disk's. At least the root and seven segments. When three sixteenths of it are left, or 1.5 GiB,
+    /// rows that were not written lately move to sorted tables (see [`Options::capacity`]). With [`Capacity::None`], or once those have all that they
+    /// may take, new rows are refused as [`Full`](crate::ErrorKind::Full). Less than the store
     /// takes already is worked towards: new rows are refused until it takes less, and what is freed goes back to the disk. The
     /// file's length stays.
     pub fast_tier_bytes_max: u64,
@@ -128,7 +192,8 @@ pub struct Options {
     /// write fails with [`ReadOnly`](crate::ErrorKind::ReadOnly). Nothing is created then, and no thread started. Default
     /// false.
     pub read_only: bool,
-    /// The most bytes of DRAM the indexes may take. Default: no limit (64 GiB of address space).
+    /// The most bytes of DRAM the indexes may take. Default: no limit (64 GiB of address space). When a quarter of less is left rows move to sorted
+    /// tables, which take less memory (see [`Options::capacity`]).
     pub index_bytes_max: u64,
     /// Whether to run the background threads: syncing, collecting, merging, sweeping expired rows, touching memory ahead of
     /// its use. Default true; without them [`Db::persist`](crate::Db::persist) syncs and [`Db::collect`](crate::Db::collect)
@@ -140,17 +205,18 @@ pub struct Options {
     pub wait_for_space: bool,
     /// Threads that replay the log when opening. Default: the cores of the machine, at most 8.
     pub recovery_threads: usize,
-    /// The directory of sorted tables, which hold rows that are not in the log. It is made when the first of them is, and belongs to this
-    /// store alone. Default: `capacity` in the store's directory; of a store that is opened on a given tier, none.
-    pub capacity: Option<PathBuf>,
+    /// Where sorted tables are, which hold rows that are not in the log. Their directory is made when the first of them is, and belongs to
+    /// this store alone. Default [`Capacity::Beside`]: `capacity` in the store's directory; of a store that is opened on a given tier, none.
+    ///
+    /// Rows move there from the log, instead of being refused, when little room is left of what bounds the store: of `fast_tier_bytes_max` or
+    /// `index_bytes_max`, where they are set below what they are by default, or of the disk, where this names a directory. A store with none of
+    /// these keeps all its rows in the log, but those of a [load](crate::Table::load), until the disk is full.
+    pub capacity: Capacity,
     /// The most bytes that sorted tables may take. What would take more is refused with [`Full`](crate::ErrorKind::Full). An eighth of
     /// it, 128 MiB at most, is kept for merging them, and not for rows that move. Default: no limit but the disk's.
     pub capacity_bytes_max: u64,
     /// How sorted tables that are written are compressed; those that there are stay as they are. Default LZ4, where that saves space.
     pub compression: Compression,
-    /// Whether rows move to sorted tables when the fast tier has little room left, instead of being refused. Default no: it is young.
-    #[doc(hidden)]
-    pub moving: bool,
 }
 
 impl Default for Options {
@@ -175,14 +241,13 @@ impl Default for Options {
             cache_rw: None,
             create: true,
             read_only: false,
-            index_bytes_max: 64 << 30,
+            index_bytes_max: INDEX_BYTES_MAX,
             background: true,
             wait_for_space: true,
             recovery_threads: std::thread::available_parallelism().map_or(2, |n| n.get()).min(8),
-            capacity: None,
+            capacity: Capacity::Beside,
             capacity_bytes_max: u64::MAX,
             compression: Compression::Lz4,
-            moving: false,
         }
     }
 }
@@ -193,13 +258,20 @@ impl Options {
         Options::default()
     }
 
-    /// The directory of sorted tables. Default: `capacity` in the store's.
+    /// The directory of sorted tables, a path, or another [`Capacity`]. Default: `capacity` in the store's.
     ///
     /// Sets [`Options::capacity`].
     #[must_use]
-    pub fn capacity(mut self, directory: impl Into<PathBuf>) -> Options {
-        self.capacity = Some(directory.into());
+    pub fn capacity(mut self, capacity: impl Into<Capacity>) -> Options {
+        self.capacity = capacity.into();
         self
+    }
+
+    /// Whether something bounds the store that rows in sorted tables take nothing of.
+    pub(crate) fn is_bounded(&self) -> bool {
+        self.fast_tier_bytes_max != u64::MAX
+            || self.index_bytes_max < INDEX_BYTES_MAX
+            || matches!(self.capacity, Capacity::At(_))
     }
 }
 
@@ -223,7 +295,7 @@ macro_rules! setters {
 setters! {
     /// When a write is safe. Default `Interval(1 s)`.
     durability: Durability,
-    /// The most bytes that the fast tier may take, at least the root and seven segments. Default: what the disk has.
+    /// The most bytes that the fast tier may take, at least the root and seven segments; rows beyond it are in sorted tables. Default: what the disk has.
     fast_tier_bytes_max: u64,
     /// Bytes in a segment of a store that is created: a power of two from 256 KiB to 1 GiB, or 0, the default, for as many as suit its size.
     segment_bytes: u64,
@@ -292,8 +364,7 @@ mod tests {
             .capacity("/mnt/large")
             .capacity_bytes_max(1 << 40)
             .compression(Compression::None);
-        let Options { swim, line_flush, early_stop, schema_layout, cache_rw, moving, .. } =
-            Options::default();
+        let Options { swim, line_flush, early_stop, schema_layout, cache_rw, .. } = Options::default();
         let expected = Options {
             durability: Durability::Process,
             fast_tier_bytes_max: 1 << 30,
@@ -318,10 +389,9 @@ mod tests {
             background: false,
             wait_for_space: false,
             recovery_threads: 99,
-            capacity: Some("/mnt/large".into()),
+            capacity: Capacity::At("/mnt/large".into()),
             capacity_bytes_max: 1 << 40,
             compression: Compression::None,
-            moving,
         };
         assert_eq!(set, expected);
     }

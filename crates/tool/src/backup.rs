@@ -3,7 +3,7 @@
 //! Owns the progress bar and the sentences. Promises exit code 0 only when the copy is whole, verified and on the disk. A store that a
 //! server has open is backed up by the server: `HR.BACKUP`. Must not know bytes: `hedgerow::backup` copies them.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use hedgerow::backup::{Progress, Summary};
@@ -45,7 +45,7 @@ pub struct RestoreArgs {
 
 /// Makes a backup of a closed store.
 pub fn run_backup(args: BackupArgs) -> Result<(), String> {
-    let capacity = args.capacity.directory().map(Path::to_path_buf);
+    let capacity = args.capacity.place();
     let options = Options { create: false, background: false, capacity, ..Options::default() };
     let db = Db::open_with(&args.dir, options).map_err(|error| match error.kind() {
         ErrorKind::Locked => {
@@ -68,11 +68,10 @@ pub fn run_backup(args: BackupArgs) -> Result<(), String> {
 /// Makes a store of a backup.
 pub fn run_restore(args: RestoreArgs) -> Result<(), String> {
     let (bar, start) = (progress_bar(args.quiet), Instant::now());
-    let outcome =
-        hedgerow::backup::restore_with(&args.from, args.capacity.directory(), &args.to, |progress| {
-            show(&bar, progress);
-            Ok(())
-        });
+    let outcome = hedgerow::backup::restore_with(&args.from, args.capacity.place(), &args.to, |progress| {
+        show(&bar, progress);
+        Ok(())
+    });
     bar.finish_and_clear();
     report("restored", &outcome.map_err(|error| error.to_string())?, start.elapsed());
     Ok(())

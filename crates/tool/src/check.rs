@@ -6,8 +6,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use hedgerow::ErrorKind;
 use hedgerow::inspect::{CheckProgress, Report, View};
+use hedgerow::{Capacity, ErrorKind};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::capacity::CapacityArgs;
@@ -28,7 +28,7 @@ pub struct Args {
 /// Checks; `Err` if anything is wrong.
 pub fn run(args: Args) -> Result<(), String> {
     let bar = if args.quiet { ProgressBar::hidden() } else { progress_bar() };
-    let report = examine(&args.dir, args.capacity.directory(), |progress| show(&bar, progress))?;
+    let report = examine(&args.dir, args.capacity.place(), |progress| show(&bar, progress))?;
     bar.finish_and_clear();
     for place in &report.spoiled_copies {
         println!("a crash left a spoiled copy at byte {place}; the copy beside it is good");
@@ -60,10 +60,10 @@ pub fn run(args: Args) -> Result<(), String> {
 /// The check itself. Where opening stops at the first thing that is wrong, the rest is looked for as a repair does.
 pub(crate) fn examine(
     dir: &Path,
-    capacity: Option<&Path>,
+    capacity: Capacity,
     progress: impl FnMut(CheckProgress),
 ) -> Result<Report, String> {
-    let view = match View::open_with(dir, capacity) {
+    let view = match View::open_with(dir, capacity.clone()) {
         Err(error) if error.kind() == ErrorKind::Corrupted => {
             let mut report = Report::default();
             if let Ok(view) = View::open_damaged_with(dir, capacity) {

@@ -85,15 +85,14 @@ struct StorePlace<'d> {
 
 /// The store; or, with what is wrong with it on standard error, what is left of it.
 fn open(place: &StorePlace<'_>) -> Result<View, String> {
-    match View::open_with(place.dir, place.capacity.directory()) {
+    match View::open_with(place.dir, place.capacity.place()) {
         Err(error) if error.kind() == ErrorKind::Corrupted => open_damaged(place, &error),
         opened => opened.map_err(|error| error.to_string()),
     }
 }
 
 fn open_damaged(place: &StorePlace<'_>, error: &hedgerow::Error) -> Result<View, String> {
-    let view =
-        View::open_damaged_with(place.dir, place.capacity.directory()).map_err(|_| error.to_string())?;
+    let view = View::open_damaged_with(place.dir, place.capacity.place()).map_err(|_| error.to_string())?;
     eprintln!("hedgerow: {error}; what follows is what is left (hedgerow repair lists what is lost)");
     Ok(view)
 }
@@ -349,7 +348,7 @@ pub(crate) fn bytes(count: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use hedgerow::{Db, Options, Schema, Type, row};
+    use hedgerow::{Capacity, Db, Options, Schema, Type, row};
 
     use super::*;
 
@@ -404,7 +403,7 @@ mod tests {
     #[test]
     fn any_spoiled_byte_of_a_record_is_found_where_it_is() {
         let dir = store("check");
-        assert!(check::examine(&dir, None, |_| ()).unwrap().problems.is_empty());
+        assert!(check::examine(&dir, Capacity::Beside, |_| ()).unwrap().problems.is_empty());
         let view = View::open(&dir).unwrap();
         let mut places = Vec::new();
         for segment in view.segments() {
@@ -421,7 +420,7 @@ mod tests {
             let mut spoiled = sound.clone();
             spoiled[offset as usize + bytes / 3] ^= 0x40;
             std::fs::write(&file, &spoiled).unwrap();
-            let report = check::examine(&dir, None, |_| ()).unwrap();
+            let report = check::examine(&dir, Capacity::Beside, |_| ()).unwrap();
             let message = report.problems.first().map(ToString::to_string).unwrap_or_default();
             assert!(message.contains(&format!("byte {offset} of the fast tier")), "{offset}: {message}");
         }
@@ -430,7 +429,7 @@ mod tests {
             let mut spoiled = sound.clone();
             spoiled[copy + 20] ^= 1;
             std::fs::write(&file, &spoiled).unwrap();
-            assert_eq!(check::examine(&dir, None, |_| ()).unwrap().problems.len(), 1);
+            assert_eq!(check::examine(&dir, Capacity::Beside, |_| ()).unwrap().problems.len(), 1);
         }
         std::fs::remove_dir_all(dir).unwrap();
     }
@@ -460,7 +459,7 @@ mod tests {
         assert!(text.contains("UInt(99)"), "{text}");
         assert!(rows(&in_its_own(&dir), "users", Some("none"), usize::MAX, &mut Vec::new()).is_err());
 
-        let report = check::examine(&dir, None, |_| ()).unwrap();
+        let report = check::examine(&dir, Capacity::Beside, |_| ()).unwrap();
         let names = |part: &str| report.problems.iter().any(|problem| problem.message().contains(part));
         assert!(names(&format!("byte {} of the fast tier", place.unwrap())), "{:?}", report.problems);
 
@@ -474,7 +473,7 @@ mod tests {
         .unwrap();
         assert_eq!((report.rows, report.lost, report.doubtful), (98, 1, 0));
         assert_eq!(lost, [("users".to_owned(), 42u32.to_be_bytes().to_vec())]);
-        assert_eq!(check::examine(&to, None, |_| ()).unwrap().rows, 98);
+        assert_eq!(check::examine(&to, Capacity::Beside, |_| ()).unwrap().rows, 98);
         std::fs::remove_dir_all(dir).unwrap();
     }
 

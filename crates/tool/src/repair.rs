@@ -32,7 +32,7 @@ pub fn run(args: Args) -> Result<(), String> {
     let bar = if args.quiet { ProgressBar::hidden() } else { progress_bar() };
     bar.set_message("rows");
     let mut out = io::stdout().lock();
-    let report = hedgerow::repair_with(&args.from, args.capacity.directory(), &args.to, |event| {
+    let report = hedgerow::repair_with(&args.from, args.capacity.place(), &args.to, |event| {
         report_event(&bar, &mut out, event);
     })
     .map_err(|error| error.to_string())?;

@@ -47,7 +47,7 @@ use keyspace::Keyspace;
 use server::Server;
 use settings::{Settings, parse_bytes, parse_duration};
 
-use crate::capacity::CapacityArgs;
+use crate::capacity::{CapacityArgs, place_text};
 use crate::store_url::{Medium, StoreUrl};
 
 /// Arguments of `hedgerow serve`.
@@ -73,7 +73,8 @@ pub struct Args {
     /// or `process` (safe from a killed process, not from a power cut).
     #[arg(long, default_value = "interval:1s")]
     pub durability: String,
-    /// The most bytes of data on the fast tier, as in 8gb; no limit unless given.
+    /// The most bytes of data on the fast tier, as in 8gb; no limit unless given. What does not fit goes on into sorted tables, as far as --capacity-bytes-max
+    /// and their disk allow; with --capacity none writes are refused.
     #[arg(long, value_parser = bytes)]
     pub fast_bytes_max: Option<u64>,
     #[command(flatten)]
@@ -208,7 +209,7 @@ pub fn prepare_over(args: &Args, clock: Clock, backend: Arc<dyn Backend>) -> Res
     if args.read_only || args.backup_dir.is_some() || args.fast_bytes_max.is_some() {
         return Err("--read-only, --backup-dir and --fast-bytes-max are for a tiered store".into());
     }
-    if args.capacity.directory().is_some() || args.capacity_bytes_max.is_some() {
+    if args.capacity.is_given() || args.capacity_bytes_max.is_some() {
         return Err("--capacity and --capacity-bytes-max are for a tiered store".into());
     }
     let sockets = bind(args)?;
@@ -231,9 +232,7 @@ pub fn prepare_with(
     let started = Instant::now();
     let mut options = Options { wait_for_space: false, read_only: args.read_only, ..Options::new() };
     options = options.durability(durability).compression(args.compression);
-    if let Some(directory) = args.capacity.directory() {
-        options = options.capacity(directory);
-    }
+    options = options.capacity(args.capacity.place());
     if let Some(bytes) = args.capacity_bytes_max {
         options = options.capacity_bytes_max(bytes);
     }
@@ -244,11 +243,7 @@ pub fn prepare_with(
         StoreUrl::Tiered(_, dir) => dir.display().to_string(),
         other => other.to_string(),
     };
-    let capacity = match args.capacity.directory() {
-        Some(directory) => directory.to_path_buf(),
-        None => Path::new(&dir).join(hedgerow::CAPACITY_DIRECTORY),
-    };
-    let capacity = capacity.display().to_string();
+    let capacity = place_text(&args.capacity.place(), Path::new(&dir));
     let clock = Clock::cached(clock);
     let db = open(options, clock.clone()).map_err(|error| match error.kind() {
         hedgerow::ErrorKind::Locked => format!("{dir} is in use by another process: {error}"),

@@ -70,7 +70,7 @@ pub struct ImportArgs {
 
 /// Writes a table as lines of JSON.
 pub fn run_export(args: ExportArgs) -> Result<(), String> {
-    let capacity = args.capacity.directory().map(Path::to_path_buf);
+    let capacity = args.capacity.place();
     let options = Options { create: false, background: false, capacity, ..Options::default() };
     let db = Db::open_with(&args.dir, options).map_err(|error| match error.kind() {
         ErrorKind::Locked => format!("{error}; export from a backup of it (HR.BACKUP START)"),
@@ -120,7 +120,7 @@ fn export<W: Write>(table: &Table, mut out: W, bar: &ProgressBar) -> Result<(u64
 pub fn run_import(args: ImportArgs) -> Result<(), String> {
     let bytes = args.file.as_deref().map_or(0, |path| path.metadata().map_or(0, |file| file.len()));
     let input = open_input(args.file.as_deref())?;
-    let capacity = args.capacity.directory().map(Path::to_path_buf);
+    let capacity = args.capacity.place();
     let options = Options { durability: Durability::Process, capacity, ..Options::default() };
     let db = Db::open_with(&args.dir, options).map_err(|error| error.to_string())?;
     let bar = progress_bar(args.quiet || bytes == 0, bytes, "{bytes}/{total_bytes} {eta}");

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use hedgerow::{Db, Options};
+use hedgerow::{Capacity, Db, Options};
 use hedgerow_device::{FastTier, FastTierOptions};
 
 pub(super) struct Arguments(Vec<(String, String)>);
@@ -25,9 +25,9 @@ impl Arguments {
         self.text(name).map_or(default, |text| text.parse().unwrap())
     }
 
-    /// A store of at most `bytes_max` bytes: in the directory `name` of `dir`, which is not there yet, or in memory if no `dir` was given.
+    /// A store of at most `bytes_max` bytes, all of them in the log: in the directory `name` of `dir`, which is not there yet, or in memory if no `dir` was given.
     pub(super) fn make_store(&self, name: &str, options: Options, bytes_max: u64) -> Db {
-        let options = Options { fast_tier_bytes_max: bytes_max, ..options };
+        let options = Options { fast_tier_bytes_max: bytes_max, capacity: Capacity::None, ..options };
         match self.text("dir") {
             Some(dir) => {
                 let dir = Path::new(dir).join(name);

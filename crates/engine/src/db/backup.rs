@@ -57,7 +57,7 @@ use crate::log::{Log, SegmentToCopy};
 use crate::runs::{Runs, RunsToCopy};
 use crate::scheduler::gc_state::GcState;
 use crate::sst::Sst;
-use crate::{Error, ErrorKind, Result};
+use crate::{Capacity, Error, ErrorKind, Result};
 use sorted_tables::Placed;
 use target::{Added, Target, Whole};
 
@@ -195,17 +195,17 @@ pub fn restore(
     to: impl AsRef<Path>,
     progress: impl FnMut(Progress) -> Result<()>,
 ) -> Result<Summary> {
-    restore_with(from, None, to, progress)
+    restore_with(from, Capacity::Beside, to, progress)
 }
 
-/// [`restore`] of a store whose sorted tables are in the directory `capacity`; `None`: in its own. Those of the new store are in its own.
+/// [`restore`] of a store whose sorted tables are at `capacity`: a path, or as [`Options::capacity`](crate::Options::capacity) says. Those of the new store are in its own directory.
 ///
 /// # Errors
 /// `NotFound` if there is no store in `from`, or only an unfinished backup; `Locked` while it is open; `Exists` if `to` is not empty; `Corrupted` if
 /// anything in `from` does not verify; `Invalid` if it was not closed in order; `Full`, `Io`.
 pub fn restore_with(
     from: impl AsRef<Path>,
-    capacity: Option<&Path>,
+    capacity: impl Into<Capacity>,
     to: impl AsRef<Path>,
     mut progress: impl FnMut(Progress) -> Result<()>,
 ) -> Result<Summary> {

@@ -443,9 +443,7 @@ impl Engine {
             // A table was loaded meanwhile: none is from here on.
             None if batch.staged.may_be_below() => return Ok(Attempt::Unseen(Vec::new())),
             // Rows of its tables may begin to move in this moment. None has before all appenders were passed, but looks would go to the runs.
-            None if self.options.moving => {
-                self.read_view_of(Arc::new(SeenBelow::nothing(&self.runs.current())))
-            }
+            None if self.may_move() => self.read_view_of(Arc::new(SeenBelow::nothing(&self.runs.current()))),
             None => self.read_view(),
         };
         let tried = self.write_locked(batch, folded, &mut appenders, &view);

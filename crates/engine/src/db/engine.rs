@@ -1,6 +1,6 @@
 //! What is behind a `Db`: the log, the tables with their indexes, and what watches over them.
 
-use std::path::absolute;
+use std::path::{Path, absolute};
 use std::sync::Arc;
 
 use hedgerow_device::{CapacityTier, Clock};
@@ -23,7 +23,7 @@ use crate::scheduler::gc_state::GcState;
 use crate::scheduler::merge_queue::MergeQueue;
 use crate::scheduler::reorder_queue::ReorderQueue;
 use crate::sync::atomic::Ordering;
-use crate::{Durability, Error, ErrorKind, Options, Result};
+use crate::{Capacity, Durability, Error, ErrorKind, Options, Result};
 
 /// One open store.
 pub(crate) struct Engine {
@@ -76,7 +76,11 @@ impl Engine {
         }
         check_options(&options)?;
         let (log, found) = Log::open(tiers.fast, &options, clock.clone())?;
-        let runs = Runs::open(&log, place_of(tiers.capacity, &options), RunsSettings::of(&options))?;
+        let runs = Runs::open(
+            &log,
+            place_of(tiers.capacity, tiers.directory.as_deref(), &options),
+            RunsSettings::of(&options),
+        )?;
         Ok((Engine::over(log, runs, options, clock, Catalog::load)?, found))
     }
 
@@ -88,7 +92,11 @@ impl Engine {
     ) -> Result<(Engine, OpenState, Vec<Error>)> {
         let tiers = tiers.into();
         let (log, found, mut damage) = Log::open_damaged(tiers.fast, &options, clock.clone())?;
-        let runs = Runs::open(&log, place_of(tiers.capacity, &options), RunsSettings::of(&options));
+        let runs = Runs::open(
+            &log,
+            place_of(tiers.capacity, tiers.directory.as_deref(), &options),
+            RunsSettings::of(&options),
+        );
         let runs = runs.unwrap_or_else(|error| {
             damage.push(error);
             Runs::default()
@@ -172,6 +180,13 @@ impl Engine {
         }
     }
 
+    /// Whether rows leave the log for sorted tables once room is short: there is a place for these, and something bounds the store.
+    #[inline]
+    pub(crate) fn may_move(&self) -> bool {
+        let takes_files = self.runs.has_place() && self.options.capacity_bytes_max > 0;
+        takes_files && self.options.is_bounded() && !self.log.tier().is_read_only()
+    }
+
     /// What fills the indexes from the log.
     pub(super) fn recovery(&self) -> Recovery<'_> {
         Recovery {
@@ -209,12 +224,13 @@ impl Engine {
     }
 }
 
-/// Where sorted tables are: on the tier that was given, or as the options say.
-fn place_of(given: Option<CapacityTier>, options: &Options) -> CapacityPlace {
-    match (given, &options.capacity) {
+/// Where sorted tables of the store in the directory `store` are: nowhere if the options say so, else on the tier that was given, or in a directory.
+fn place_of(given: Option<CapacityTier>, store: Option<&Path>, options: &Options) -> CapacityPlace {
+    match (given, options.capacity.directory(store)) {
+        _ if options.capacity == Capacity::None => CapacityPlace::Nowhere,
         (Some(tier), _) => CapacityPlace::Opened(tier),
         // It may be made much later, when the process works elsewhere.
-        (None, Some(path)) => CapacityPlace::Directory(absolute(path).unwrap_or_else(|_| path.clone())),
+        (None, Some(path)) => CapacityPlace::Directory(absolute(&path).unwrap_or(path)),
         (None, None) => CapacityPlace::Nowhere,
     }
 }

@@ -48,7 +48,7 @@ use crate::log::format::{FLAG_BATCHED, FLAG_FIELD_EXPIRY, FLAG_RELOCATED, Record
 use crate::log::segment::{Segment, SegmentKind};
 use crate::manifest::root::spoiled_copy;
 use crate::sst::{Sst, SstCounts, SstTable};
-use crate::{Error, ErrorKind, Options, Result, Schema};
+use crate::{Capacity, Error, ErrorKind, Options, Result, Schema};
 
 /// Rows between two calls of a progress function.
 pub(super) const ROWS_STEP: usize = 4096;
@@ -267,9 +267,9 @@ fn looking() -> Options {
     Options { create: false, background: false, ..Options::default() }
 }
 
-/// [`looking`], with its sorted tables in a directory.
-fn looking_beside(capacity: Option<&Path>) -> Options {
-    Options { capacity: capacity.map(Path::to_path_buf), ..looking() }
+/// [`looking`], with its sorted tables at `capacity`.
+fn looking_beside(capacity: impl Into<Capacity>) -> Options {
+    looking().capacity(capacity)
 }
 
 impl View {
@@ -279,14 +279,14 @@ impl View {
     /// `NotFound` if there is none, `Locked` while a [`Db`](crate::Db) has it open, `Corrupted` if the root, a segment
     /// header or the catalog is, `Version`, `Io`.
     pub fn open(path: impl AsRef<Path>) -> Result<View> {
-        View::open_with(path, None)
+        View::open_with(path, Capacity::Beside)
     }
 
-    /// [`View::open`] of a store whose sorted tables are in the directory `capacity`; `None`: in its own.
+    /// [`View::open`] of a store whose sorted tables are at `capacity`: a path, or as [`Options::capacity`] says.
     ///
     /// # Errors
     /// As [`View::open`].
-    pub fn open_with(path: impl AsRef<Path>, capacity: Option<&Path>) -> Result<View> {
+    pub fn open_with(path: impl AsRef<Path>, capacity: impl Into<Capacity>) -> Result<View> {
         let path = path.as_ref();
         let file = path.join(FAST_TIER_FILE);
         if let Some(error) = super::identity::unfinished(path) {
@@ -298,7 +298,7 @@ impl View {
         }
         let tier = Arc::new(FastTier::open_file_read_only(&file)?);
         witness.check(&tier)?;
-        View::open_at(tier, super::with_capacity(path, looking_beside(capacity)))
+        View::open_at(Tiers::in_directory(tier, path), looking_beside(capacity))
     }
 
     pub(super) fn engine(&self) -> &Engine {
@@ -334,14 +334,14 @@ impl View {
     /// # Errors
     /// As [`View::open`]; `Corrupted` only if nothing can be found.
     pub fn open_damaged(path: impl AsRef<Path>) -> Result<View> {
-        View::open_damaged_with(path, None)
+        View::open_damaged_with(path, Capacity::Beside)
     }
 
-    /// [`View::open_damaged`] of a store whose sorted tables are in the directory `capacity`; `None`: in its own.
+    /// [`View::open_damaged`] of a store whose sorted tables are at `capacity`: a path, or as [`Options::capacity`] says.
     ///
     /// # Errors
     /// As [`View::open_damaged`].
-    pub fn open_damaged_with(path: impl AsRef<Path>, capacity: Option<&Path>) -> Result<View> {
+    pub fn open_damaged_with(path: impl AsRef<Path>, capacity: impl Into<Capacity>) -> Result<View> {
         let path = path.as_ref();
         let file = path.join(FAST_TIER_FILE);
         let witness = Witness::read(path)?;
@@ -352,8 +352,8 @@ impl View {
         if witness.is_there() && tier.bytes() == 0 {
             witness.check(&tier)?;
         }
-        let (engine, found, salvage) =
-            open_damaged(tier, super::with_capacity(path, looking_beside(capacity)))?;
+        let tiers = Tiers::in_directory(tier, path);
+        let (engine, found, salvage) = open_damaged(tiers, looking_beside(capacity))?;
         Ok(View { engine, found, salvage: Some(salvage) })
     }
 

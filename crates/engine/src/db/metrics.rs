@@ -110,7 +110,7 @@ impl Engine {
         let (records_moved, bytes_moved) = self.gc.moved();
         let (chains_merged, chains_merged_in_place) = self.merge_queue.merged();
         let (write_throttle_ns_per_kib, write_throttle_ns) = self.gc.throttle.paid();
-        let bytes_to_move = if self.options.moving { self.missing_landing() } else { 0 };
+        let bytes_to_move = if self.may_move() { self.missing_landing() } else { 0 };
         let oldest_snapshot = self.snapshots.oldest_since_ms();
         let of_cache = &self.cache.numbers;
         Metrics {

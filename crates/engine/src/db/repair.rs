@@ -20,7 +20,7 @@ use crate::levels::Cursor;
 use crate::runs::salvage::{LeftRow, LeftWalk, RunsLeft};
 use crate::sst::FoundRecord;
 use crate::sync::atomic::Ordering;
-use crate::{Durability, Error, ErrorKind, Expiry, Loader, Options, Result, Table, Value};
+use crate::{Capacity, Durability, Error, ErrorKind, Expiry, Loader, Options, Result, Table, Value};
 
 /// What a repair tells while it goes on.
 #[derive(Debug, Clone, Copy)]
@@ -97,17 +97,18 @@ pub fn repair(
     to: impl AsRef<Path>,
     visit: impl FnMut(RepairEvent<'_>),
 ) -> Result<RepairReport> {
-    repair_with(from, None, to, visit)
+    repair_with(from, Capacity::Beside, to, visit)
 }
 
-/// [`repair`] of a store whose sorted tables are in the directory `capacity`; `None`: in its own. Those of the new store are in its own. If they are lost, an empty directory stands for theirs.
+/// [`repair`] of a store whose sorted tables are at `capacity`: a path, or as [`Options::capacity`] says. Those of the new store are in its own directory. If they are lost, an empty
+/// directory stands for theirs.
 ///
 /// # Errors
 /// `Exists` if there is a store in `to`; `NotFound` if there is none in `from`, `Locked` while it is open for writing;
 /// `Corrupted` if nothing of it can be found, or its sorted tables are of a later time than its log; `Invalid` if their directory is not there; `Full`, `Io` from writing the new store, of which a part may be there then.
 pub fn repair_with(
     from: impl AsRef<Path>,
-    capacity: Option<&Path>,
+    capacity: impl Into<Capacity>,
     to: impl AsRef<Path>,
     mut visit: impl FnMut(RepairEvent<'_>),
 ) -> Result<RepairReport> {
@@ -115,10 +116,11 @@ pub fn repair_with(
     if super::exists(&to.join(FAST_TIER_FILE)) {
         return Err(Error::new(ErrorKind::Exists, format!("there is a store in {}", to.display())));
     }
-    let view = View::open_damaged_with(from, capacity)?;
+    let (from, capacity) = (from.as_ref(), capacity.into());
+    let view = View::open_damaged_with(from, capacity.clone())?;
     let engine = view.engine();
     let root = engine.log.root();
-    let left = RunsLeft::open(&engine.log, engine.options.capacity.as_ref())?;
+    let left = RunsLeft::open(&engine.log, capacity.directory(Some(from)).as_ref())?;
     let options = Options {
         durability: Durability::Process,
         // A root longer than a segment is that of a store which chose for itself.

@@ -5,15 +5,15 @@
 //! of which rows. Writes nothing. Must not know what becomes of the rows: `db/repair.rs` copies them, `db/inspect.rs` shows them.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
-use hedgerow_device::{Clock, FastTier};
+use hedgerow_device::Clock;
 use smallvec::SmallVec;
 
 use super::catalog::Catalog;
 use super::catalog::replay::LoggedChange;
 use super::engine::Engine;
 use super::recover::{chain_below, slot_of};
+use super::tiers::Tiers;
 use crate::index::{LogSlot, Tag};
 use crate::levels::index_full;
 use crate::log::format::{CATALOG_TABLE, FLAG_RELOCATED};
@@ -179,8 +179,8 @@ struct Version {
 }
 
 /// Opens what is left of a store for reading.
-pub(super) fn open_damaged(tier: Arc<FastTier>, options: Options) -> Result<(Engine, OpenState, Salvage)> {
-    let (mut engine, found, damage) = Engine::load_damaged(tier, options, Clock::system())?;
+pub(super) fn open_damaged(tiers: Tiers, options: Options) -> Result<(Engine, OpenState, Salvage)> {
+    let (mut engine, found, damage) = Engine::load_damaged(tiers, options, Clock::system())?;
     let lacks_changes = found.lacks_segments;
     let mut salvage = Salvage { damage, lacks_changes, ..Salvage::default() };
     let (mut versions, mut lost) = (Vec::new(), HashMap::new());

@@ -2,6 +2,7 @@
 //!
 //! Owns [`Tiers`]: the fast tier and, if there is one, the capacity tier. Promises nothing. Must not know what is on them.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use hedgerow_device::{CapacityTier, FastTier};
@@ -13,6 +14,15 @@ pub struct Tiers {
     pub fast: Arc<FastTier>,
     /// What sorted tables are on; `None` as [`Options::capacity`](crate::Options::capacity) says.
     pub capacity: Option<CapacityTier>,
+    /// The store's own directory, if it has one.
+    pub(super) directory: Option<PathBuf>,
+}
+
+impl Tiers {
+    /// The fast tier of the store in `directory`, whose sorted tables are in a directory, too, if anywhere.
+    pub(super) fn in_directory(fast: Arc<FastTier>, directory: &Path) -> Tiers {
+        Tiers { directory: Some(directory.to_path_buf()), ..fast.into() }
+    }
 }
 
 impl From<FastTier> for Tiers {
@@ -23,18 +33,18 @@ impl From<FastTier> for Tiers {
 
 impl From<Arc<FastTier>> for Tiers {
     fn from(fast: Arc<FastTier>) -> Tiers {
-        Tiers { fast, capacity: None }
+        Tiers { fast, capacity: None, directory: None }
     }
 }
 
 impl From<(FastTier, CapacityTier)> for Tiers {
     fn from((fast, capacity): (FastTier, CapacityTier)) -> Tiers {
-        Tiers { fast: Arc::new(fast), capacity: Some(capacity) }
+        Tiers::from((Arc::new(fast), capacity))
     }
 }
 
 impl From<(Arc<FastTier>, CapacityTier)> for Tiers {
     fn from((fast, capacity): (Arc<FastTier>, CapacityTier)) -> Tiers {
-        Tiers { fast, capacity: Some(capacity) }
+        Tiers { fast, capacity: Some(capacity), directory: None }
     }
 }

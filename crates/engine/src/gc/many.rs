@@ -156,7 +156,6 @@ mod tests {
             segment_bytes: 256 << 10,
             fast_tier_bytes_max: 16 << 20,
             background: false,
-            moving: true,
             ..options()
         };
         let clock = Clock::manual(1_000);

@@ -33,7 +33,7 @@ use crate::scheduler::gc_state::{MovedFrom, Pending};
 use crate::space::Claim;
 use crate::sst::{SstKey, SstRecord};
 use crate::sync::atomic::Ordering;
-use crate::{ErrorKind, Result};
+use crate::{Error, ErrorKind, Result};
 
 /// Rows move when the index takes this share of what it may.
 const INDEX_MOVES_FROM: f64 = 0.75;
@@ -155,23 +155,17 @@ fn held_for_merges(backlog: f64) -> f64 {
 impl Engine {
     /// Bytes of live records that one takes out.
     pub(super) fn bytes_to_move(&self) -> u64 {
-        let (_, all) = self.log.space().room();
-        let eighths = u64::from(self.gc.run_size.eighths());
-        ((u64::from(all) * eighths / 8).max(1) * self.log.extent_bytes()).min(MOVE_BYTES_MAX)
+        move_bytes(self.log.space().room().1, self.gc.run_size.eighths(), self.log.extent_bytes())
     }
 
-    /// With fewer free extents than this rows move: what one move takes, and a sixteenth of all for writers meanwhile.
+    /// With fewer free extents than this rows move.
     fn landing_extents(&self) -> u32 {
-        let (_, all) = self.log.space().room();
-        let moved = self.bytes_to_move() / self.log.extent_bytes();
-        (moved as u32 + all / 16).max(2)
+        landing(self.log.space().room().1, self.gc.run_size.eighths(), self.log.extent_bytes())
     }
 
     /// Whether rows could move if there were need to.
     pub(crate) fn can_move(&self) -> bool {
-        self.options.moving
-            && self.runs.has_place()
-            && !self.gc.moving_failed_lately(self.clock.monotonic_ns())
+        self.may_move() && !self.gc.moving_failed_lately(self.clock.monotonic_ns())
     }
 
     /// Whether rows are to leave the log: there is little room in it, or in the index.
@@ -214,7 +208,7 @@ impl Engine {
 
     /// Holds writers to what moves can keep up with. Where they make no room, or nobody moves rows but by hand, nobody is held.
     pub(crate) fn pace_writers(&self) {
-        if !self.options.moving || !self.options.background {
+        if !self.may_move() || !self.options.background {
             return;
         }
         if !self.moves_help() {
@@ -617,11 +611,27 @@ impl Engine {
     }
 }
 
+/// Bytes of live records that one move takes out of a tier of `all` extents: so many eighths of it, and no more than one move may.
+fn move_bytes(all: u32, eighths: u32, extent_bytes: u64) -> u64 {
+    ((u64::from(all) * u64::from(eighths) / 8).max(1) * extent_bytes).min(MOVE_BYTES_MAX)
+}
+
+/// With fewer free extents than this of `all` rows move: what one move takes, and a sixteenth of all for writers meanwhile. Of a tier that only its disk limits `all` is what that
+/// has, or as many as can be counted until it was asked: more than a move makes room for is not waited for, and for writers half of that is enough.
+fn landing(all: u32, eighths: u32, extent_bytes: u64) -> u32 {
+    let moved = move_bytes(all, eighths, extent_bytes) / extent_bytes;
+    let for_writers = u64::from(all / 16).min(MOVE_BYTES_MAX / 2 / extent_bytes);
+    (moved + for_writers).max(2) as u32
+}
+
 /// Moves by hand.
 impl Engine {
     /// A move out of the oldest segments, whether there is need or not; what nobody needs is freed. Not out of what is open, unless that is sealed before.
     pub(crate) fn move_by_hand(&self, sealing: bool) -> Result<()> {
         self.log.check_writable()?;
+        if !self.may_move() {
+            return Err(Error::invalid("nothing bounds the store, or it has no place for sorted tables"));
+        }
         if sealing {
             let (mut appenders, mut gc) = self.log.every_appender();
             appenders.iter_mut().for_each(|appender| appender.seal_all(&self.log));

@@ -773,10 +773,8 @@ fn not_wanted() -> Error {
 #[cold]
 fn not_given(place: &CapacityPlace) -> Error {
     let place = match place {
-        CapacityPlace::Directory(path) => format!("there is no directory {}", path.display()),
-        CapacityPlace::Nowhere | CapacityPlace::Opened(_) => {
-            "it was opened without their directory".to_owned()
-        }
+        CapacityPlace::Directory(path) => format!("does not find their directory {}", path.display()),
+        CapacityPlace::Nowhere | CapacityPlace::Opened(_) => "was opened without a place for them".to_owned(),
     };
     Error::invalid(format!(
         "the store has or needs sorted tables, and {place}: Options::capacity says where they are"

@@ -28,7 +28,7 @@ fn moving_db(durability: Durability, megabytes: u64) -> Db {
     let sim = CrashSim::new(CrashModel::Pages, 1 << 20);
     sim.limit_log(0);
     let tiers = (dram(megabytes), CapacityTier::simulated(&sim));
-    let options = small(Options { durability, moving: true, ..Options::default() });
+    let options = small(Options { durability, fast_tier_bytes_max: megabytes << 20, ..Options::default() });
     Db::open_at(tiers, options, Clock::system()).unwrap()
 }
 

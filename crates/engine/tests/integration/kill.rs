@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use hedgerow::{Batch, Db, Durability, Options, Schema, Table, Type, row};
+use hedgerow::{Batch, Capacity, Db, Durability, Options, Schema, Table, Type, row};
 use hedgerow_device::Random;
 use hedgerow_sim::{FORMATS, Format, rounds};
 
@@ -38,7 +38,7 @@ impl Work {
             fast_tier_bytes_max: 24 << 20,
             durability: Durability::Process,
             index_bytes_max: 64 << 20,
-            moving: self.keys > KEYS,
+            capacity: if self.keys > KEYS { Capacity::Beside } else { Capacity::None },
             ..Options::default()
         })
     }

@@ -6,6 +6,7 @@ mod allocations;
 mod api;
 mod backup;
 mod backup_faults;
+mod capacity;
 mod catalog;
 mod concurrency;
 mod corruption;

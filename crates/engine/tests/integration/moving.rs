@@ -23,7 +23,6 @@ fn options(durability: Durability) -> Options {
         segment_bytes: 256 << 10,
         index_bytes_max: 64 << 20,
         cache_bytes: 1 << 20,
-        moving: true,
         ..Options::default()
     }
 }

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use hedgerow::{CacheMode, CachePolicy, Compression, Durability, Options};
+use hedgerow::{CacheMode, CachePolicy, Capacity, Compression, Durability, Options};
 
 /// How the engine is opened.
 #[derive(Debug, Clone, clap::Args)]
@@ -129,10 +129,18 @@ const KNOWN: [SettingKind; 18] = [
         set: |options, value| number(&mut options.fast_tier_bytes_max, value),
     },
     SettingKind {
-        name: "moving",
-        values: "on|off",
-        what: "rows moved to sorted tables when the fast tier has little room left",
-        set: |options, value| switch(&mut options.moving, value),
+        name: "capacity",
+        values: "beside|none|a path",
+        what: "where rows move when little is left of fast_tier_bytes_max: beside the log, nowhere, or a directory",
+        set: |options, value| {
+            options.capacity = match value {
+                "" => return None,
+                "beside" => Capacity::Beside,
+                "none" => Capacity::None,
+                path => Capacity::from(path),
+            };
+            Some(())
+        },
     },
     SettingKind {
         name: "compression",
@@ -304,6 +312,20 @@ mod tests {
         {
             assert!(wrong.parse::<Setting>().is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_place_for_sorted_tables_can_be_set() {
+        let mut options = Options::new();
+        for (text, place) in [
+            ("capacity=none", Capacity::None),
+            ("capacity=beside", Capacity::Beside),
+            ("capacity=/mnt/large", Capacity::At("/mnt/large".into())),
+        ] {
+            text.parse::<Setting>().unwrap().apply(&mut options).unwrap();
+            assert_eq!(options.capacity, place, "{text}");
+        }
+        assert!("capacity=".parse::<Setting>().is_err());
     }
 
     #[test]

@@ -313,7 +313,8 @@ fn rows_that_would_be_too_long_are_refused_and_stay_as_they_are() {
 
 #[test]
 fn a_full_store_refuses_writes_and_takes_deletes() {
-    let server = Server::start(&["--fast-bytes-max", "96mb", "--durability", "process"]);
+    let server =
+        Server::start(&["--fast-bytes-max", "96mb", "--capacity", "none", "--durability", "process"]);
     let mut client = server.client();
     let value = vec![b'x'; 1 << 20];
     let mut written = 0;
@@ -326,6 +327,8 @@ fn a_full_store_refuses_writes_and_takes_deletes() {
         assert!(written < 1000, "the limit is not kept");
     };
     assert!(refusal.starts_with("(OOM "), "{refusal}");
+    client.script(&[("CONFIG GET capacity", "[\"capacity\", \"none\"]")]);
+    assert_eq!(crate::info::info(&mut client, "sortedtables")["sorted_runs"], "0");
     assert_eq!(client.run("STRLEN k0"), value.len().to_string());
     client.run("MULTI");
     client.run_words(&[b"SET", b"a", &value]);
@@ -343,7 +346,8 @@ fn a_full_store_refuses_writes_and_takes_deletes() {
 #[test]
 fn writes_wait_for_space_and_readers_do_not() {
     const KEYS: usize = 40;
-    let server = Server::start(&["--fast-bytes-max", "96mb", "--durability", "process"]);
+    let server =
+        Server::start(&["--fast-bytes-max", "96mb", "--capacity", "none", "--durability", "process"]);
     let (mut writer, mut reader) = (server.client(), server.client());
     let value = vec![b'x'; 300 << 10];
     let done = AtomicBool::new(false);

@@ -3,7 +3,7 @@
 use hedgerow::{Compression, Db, Options, Row, Value};
 use hedgerow_device::{CapacityTier, CrashModel, CrashSim, FastTier};
 
-use crate::client::{Client, Server};
+use crate::client::{Client, Server, TempDir};
 use crate::info::info;
 
 const KEYS: usize = 600;
@@ -230,4 +230,81 @@ fn random_keys_are_of_all_rows_and_the_loop_waits_for_none() {
     }
     assert!(chosen.len() > 40, "of 1,800 keys few come twice: {chosen:?}");
     assert!(!sim.file_waiters().contains(""), "the loop waited for RANDOMKEY");
+}
+
+/// Several times as much as the fast tier holds: nothing is refused, and all of it is answered, by the next server, too.
+#[test]
+fn a_server_takes_more_than_its_fast_tier_holds() {
+    const FAST_MIB: usize = 32;
+    const ROWS: usize = 250_000;
+    /// Commands on their way at a time.
+    const PIPELINED: usize = 200;
+    let options = ["--fast-bytes-max", &format!("{FAST_MIB}mb"), "--durability", "process"];
+    let dir = TempDir::new();
+    let server = Server::start_on(dir.path(), &options);
+    let mut client = server.client();
+    let key = |n: usize| format!("h:{}", n.wrapping_mul(7_919) % ROWS);
+    let mut bytes = 0;
+    for first in (0..ROWS).step_by(PIPELINED) {
+        for n in first..first + PIPELINED {
+            let (key, number, text) = (key(n), n.to_string(), text(n));
+            bytes += key.len() + text.len();
+            let row = [&b"HSET"[..], key.as_bytes(), b"n", number.as_bytes(), b"text", text.as_bytes()];
+            // Now and then several writes that are one.
+            match n % PIPELINED {
+                0 => {
+                    client.send(&[b"MULTI"]);
+                    client.send(&row);
+                    client.send(&[b"INCR", b"rounds"]);
+                    client.send(&[b"EXEC"]);
+                }
+                _ => client.send(&row),
+            }
+        }
+        for reply in ["OK", "QUEUED", "QUEUED"] {
+            assert_eq!(client.reply(), reply);
+        }
+        assert_eq!(client.reply(), format!("[2, {}]", first / PIPELINED + 1));
+        for n in first + 1..first + PIPELINED {
+            assert_eq!(client.reply(), "2", "row {n}");
+        }
+    }
+    assert!(bytes > 3 * (FAST_MIB << 20), "{bytes} bytes of rows");
+    let number =
+        |client: &mut Client, name: &str| -> u64 { info(client, "sortedtables")[name].parse().unwrap() };
+    assert!(number(&mut client, "sorted_runs") > 0 && number(&mut client, "sorted_rows") > ROWS as u64 / 2);
+    assert!(number_in_info(&mut client, "fast_tier_bytes") <= (FAST_MIB as u64) << 20);
+    // Every other row is gone, or changed, most of them below the log.
+    for first in (0..ROWS).step_by(PIPELINED) {
+        for n in first..first + PIPELINED {
+            match n % 4 {
+                0 => client.send(&[b"DEL", key(n).as_bytes()]),
+                1 => client.send(&[b"HINCRBY", key(n).as_bytes(), b"n", b"1000000"]),
+                _ => client.send(&[b"HGET", key(n).as_bytes(), b"n"]),
+            }
+        }
+        for n in first..first + PIPELINED {
+            let expected = ["1".to_owned(), (n + 1_000_000).to_string(), format!("\"{n}\"")];
+            assert_eq!(client.reply(), expected[(n % 4).min(2)], "row {n}");
+        }
+    }
+    server.stop();
+
+    let server = Server::start_on(dir.path(), &options);
+    let mut client = server.client();
+    assert_eq!(client.run("DBSIZE"), (ROWS / 4 * 3 + 1).to_string());
+    for first in (0..ROWS).step_by(PIPELINED) {
+        for n in first..first + PIPELINED {
+            client.send(&[b"HMGET", key(n).as_bytes(), b"n", b"text"]);
+        }
+        for n in first..first + PIPELINED {
+            let number = if n % 4 == 1 { n + 1_000_000 } else { n };
+            let expected = match n % 4 {
+                0 => "[(nil), (nil)]".to_owned(),
+                _ => format!("[\"{number}\", \"{}\"]", text(n)),
+            };
+            assert_eq!(client.reply(), expected, "row {n}");
+        }
+    }
+    server.stop();
 }

@@ -12,9 +12,9 @@ use hedgerow_device::{
     rename_file, replace_small_file,
 };
 
-use crate::db::CAPACITY_DIRECTORY;
 use crate::manifest::edits::{encode_copy, pair_in, pair_names};
 use crate::manifest::version::SstVersion;
+use crate::options::CAPACITY_DIRECTORY;
 use crate::sst::{Sst, SstId};
 use crate::{Error, ErrorKind, Result};
 

@@ -25,13 +25,14 @@ use hedgerow_device::{
 use super::MANIFEST_FILE;
 use super::manifest::{ImageId, Kept, Manifest};
 use super::sorted_tables::{self, Placed, SortedTables};
+use crate::db::FAST_TIER_FILE;
 use crate::db::identity::PARTIAL_FILE;
 use crate::db::inspect::{CheckProgress, Report, View};
-use crate::db::{CAPACITY_DIRECTORY, FAST_TIER_FILE};
 use crate::log::segment::SEGMENT_HEADER_BYTES;
 use crate::log::{Extract, Log, SegmentToCopy};
 use crate::manifest::root::Root;
 use crate::manifest::segment_list::SegmentEntry;
+use crate::options::CAPACITY_DIRECTORY;
 use crate::runs::RunsToCopy;
 use crate::sst::Sst;
 use crate::tier::bytes_of;

@@ -31,7 +31,7 @@ fn rows_of(db: &Db) -> Rows {
 }
 
 pub(in crate::db) fn moving() -> Options {
-    Options { moving: true, segment_bytes: 256 << 10, ..options() }
+    Options { fast_tier_bytes_max: 64 << 20, segment_bytes: 256 << 10, ..options() }
 }
 
 fn open(at: &Path) -> Db {
@@ -211,7 +211,7 @@ fn a_backup_is_opened_to_be_read() {
 fn sorted_tables_elsewhere_are_copied_into_the_copy() {
     let scratch = Scratch::new("copy-elsewhere");
     let [store, elsewhere, to, anew] = ["store", "elsewhere", "to", "anew"].map(|name| scratch.at(name));
-    let db = Db::open_with(&store, Options { capacity: Some(elsewhere.clone()), ..moving() }).unwrap();
+    let db = Db::open_with(&store, Options { capacity: elsewhere.clone().into(), ..moving() }).unwrap();
     let table = fill(&db);
     let expected = rows(&table);
     db.backup(&to).unwrap();
@@ -224,7 +224,7 @@ fn sorted_tables_elsewhere_are_copied_into_the_copy() {
         ErrorKind::Invalid,
         "nobody said where"
     );
-    restore_with(&store, Some(&elsewhere), &anew, |_| Ok(())).unwrap();
+    restore_with(&store, &elsewhere, &anew, |_| Ok(())).unwrap();
     assert_eq!(rows_of(&checked(&anew)), expected);
 }
 
@@ -235,7 +235,7 @@ fn sorted_tables_of_no_backup_are_left_alone() {
     let [store, other, to] = ["store", "other", "to"].map(|name| scratch.at(name));
     let db = Db::open_with(&store, moving()).unwrap();
     fill(&db);
-    let elsewhere = Options { capacity: Some(to.join("capacity")), ..moving() };
+    let elsewhere = Options { capacity: to.join("capacity").into(), ..moving() };
     std::fs::create_dir_all(&to).unwrap();
     let theirs = Db::open_with(&other, elsewhere.clone()).unwrap();
     let expected = rows(&fill(&theirs));

@@ -11,8 +11,8 @@ use crate::index::Tag;
 use crate::sst::Compression;
 use crate::sync::atomic::Ordering;
 use crate::{
-    Batch, Change, Db, Durability, Expiry, Key, Options, OwnedValue, Row, RowRef, Scan, Snapshot, Table,
-    Type, Value, row,
+    Batch, Capacity, Change, Db, Durability, Expiry, Key, Options, OwnedValue, Row, RowRef, Scan, Snapshot,
+    Table, Type, Value, row,
 };
 
 #[test]
@@ -65,9 +65,12 @@ impl Twins {
     }
 
     fn open(&mut self) {
-        for (db, sim) in self.dbs.iter_mut().zip(&self.sims) {
+        for ((db, sim), capacity) in
+            self.dbs.iter_mut().zip(&self.sims).zip([Capacity::Beside, Capacity::None])
+        {
             let tiers = (FastTier::simulated(sim), CapacityTier::simulated(sim));
-            *db = Some(Db::open_at(tiers, store_options(), self.clock.clone()).unwrap());
+            let options = Options { capacity, ..store_options() };
+            *db = Some(Db::open_at(tiers, options, self.clock.clone()).unwrap());
         }
     }
 

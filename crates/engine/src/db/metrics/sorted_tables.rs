@@ -170,7 +170,6 @@ mod tests {
         let options = |capacity_bytes_max| Options {
             segment_bytes: 256 << 10,
             fast_tier_bytes_max: 16 << 20,
-            moving: true,
             capacity_bytes_max,
             ..options()
         };

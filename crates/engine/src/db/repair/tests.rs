@@ -9,7 +9,7 @@ use super::{RepairEvent, RepairReport, repair_with};
 use crate::db::backup::tests::{change, fill, moving, schema, sorted_tables};
 use crate::db::fixture::Scratch;
 use crate::inspect::View;
-use crate::{Db, ErrorKind, Expiry, Options, Result, Table, row};
+use crate::{Capacity, Db, ErrorKind, Expiry, Options, Result, Table, row};
 
 type Rows = BTreeMap<Vec<u8>, String>;
 
@@ -32,7 +32,7 @@ struct Repaired {
     damaged: Vec<String>,
 }
 
-fn repaired(from: &Path, capacity: Option<&Path>, to: &Path) -> Result<Repaired> {
+fn repaired(from: &Path, capacity: impl Into<Capacity>, to: &Path) -> Result<Repaired> {
     std::fs::remove_dir_all(to).ok();
     let mut made = Repaired::default();
     made.report = repair_with(from, capacity, to, |event| match event {
@@ -98,7 +98,7 @@ fn a_whole_store_is_repaired_to_the_same_rows() {
     let scratch = Scratch::new("repair-whole");
     let [at, copy, to] = ["store", "copy", "to"].map(|name| scratch.at(name));
     let expected = store(&at);
-    let made = repaired(&at, None, &to).unwrap();
+    let made = repaired(&at, Capacity::Beside, &to).unwrap();
     assert!(made.report.is_complete() && made.report.damaged == 0, "{:?}", made.report);
     assert_eq!(made.rows, expected);
     assert!(!sorted_tables(&to).is_empty(), "rows of sorted tables go into such");
@@ -106,7 +106,7 @@ fn a_whole_store_is_repaired_to_the_same_rows() {
     crate::backup::restore(&at, &copy, |_| Ok(())).unwrap();
     let elsewhere = scratch.at("elsewhere");
     std::fs::rename(copy.join("capacity"), &elsewhere).unwrap();
-    assert_eq!(repaired(&copy, Some(&elsewhere), &to).unwrap().rows, expected);
+    assert_eq!(repaired(&copy, &elsewhere, &to).unwrap().rows, expected);
 }
 
 /// One byte after the other of a sorted table decays, or the file is gone.
@@ -132,7 +132,7 @@ fn a_damaged_sorted_table_loses_what_it_had_and_no_more() {
                 format!("byte {at} of {path:?}")
             }
         };
-        let made = repaired(&at, None, &to).unwrap_or_else(|error| panic!("{place}: {error}"));
+        let made = repaired(&at, Capacity::Beside, &to).unwrap_or_else(|error| panic!("{place}: {error}"));
         made.check(&expected, &place);
         assert_eq!(made.report.is_complete(), made.rows == expected, "{place}: {:?}", made.report);
         partly += u64::from(made.report.lost_ranges > 0 && made.rows.len() > expected.len() / 2);
@@ -156,24 +156,24 @@ fn a_lost_manifest_makes_rows_doubtful_and_a_lost_directory_is_told() {
     let pair = View::open(&at).unwrap().runs().unwrap().manifest;
     let copies = crate::manifest::edits::pair_names(pair).map(|name| at.join("capacity").join(name));
     flip(&copies[0], 4096 + 9);
-    let made = repaired(&at, None, &to).unwrap();
+    let made = repaired(&at, Capacity::Beside, &to).unwrap();
     assert!(made.rows == expected && made.report.is_complete(), "the other copy serves");
     flip(&copies[1], 20);
     flip(&copies[0], 20);
-    let made = repaired(&at, None, &to).unwrap();
+    let made = repaired(&at, Capacity::Beside, &to).unwrap();
     made.check(&expected, "no manifest");
     let is_as_it_was = made.rows.iter().filter(|(key, row)| expected.get(*key) == Some(*row)).count();
     assert!(is_as_it_was > expected.len() * 9 / 10 && !made.doubtful.is_empty(), "{:?}", made.report);
     assert!(made.doubtful.len() < made.rows.len() && !made.report.is_complete(), "{:?}", made.report);
     // The files are gone: what the log has whole is there, and what it has deltas of is lost by name.
     std::fs::create_dir_all(&empty).unwrap();
-    let made = repaired(&at, Some(&empty), &to).unwrap();
+    let made = repaired(&at, &empty, &to).unwrap();
     made.check(&expected, "no files");
     assert!(made.doubtful.is_empty() && made.rows.len() > 100 && made.lost.len() > 100, "{:?}", made.report);
     assert!(!made.report.is_complete());
     std::fs::rename(at.join("capacity"), &gone).unwrap();
     std::fs::remove_dir_all(&to).unwrap();
-    let error = repaired(&at, None, &to).map(drop).unwrap_err();
+    let error = repaired(&at, Capacity::Beside, &to).map(drop).unwrap_err();
     assert!(error.kind() == ErrorKind::Invalid && error.message().contains("empty directory"), "{error}");
     assert!(!to.join("fast").exists());
 }
@@ -187,7 +187,7 @@ fn sorted_tables_are_found_without_a_root() {
     let mut bytes = std::fs::read(at.join("fast")).unwrap();
     bytes[..8192].fill(0);
     std::fs::write(at.join("fast"), bytes).unwrap();
-    let made = repaired(&at, None, &to).unwrap();
+    let made = repaired(&at, Capacity::Beside, &to).unwrap();
     made.check(&expected, "no root");
     let is_as_it_was = made.rows.iter().filter(|(key, row)| expected.get(*key) == Some(*row)).count();
     assert!(
@@ -228,12 +228,12 @@ fn an_older_row_below_the_log_stands_for_no_damaged_one() {
     db.close().unwrap();
     let fast = at.join("fast");
     flip(&fast, only_place(&fast, text(7, "newer").as_bytes()) + 3);
-    let made = repaired(&at, None, &to).unwrap();
+    let made = repaired(&at, Capacity::Beside, &to).unwrap();
     made.check(&expected, "a row");
     assert!(made.lost.len() == 1 && made.lost.contains(key(7).as_bytes()) && made.rows.len() == 38);
     // The tombstone's key: which of its bytes is wrong is found, and so which key it is of.
     flip(&fast, only_place(&fast, key(8).as_bytes()) + 3);
-    let made = repaired(&at, None, &to).unwrap();
+    let made = repaired(&at, Capacity::Beside, &to).unwrap();
     made.check(&expected, "a tombstone");
     assert!(!made.rows.contains_key(key(8).as_bytes()) || made.doubtful.contains(key(8).as_bytes()));
 }
@@ -270,7 +270,7 @@ fn a_moved_row_is_not_lost_with_the_record_that_it_was() {
     let fast = killed.join("fast");
     for bytes in [&b"moved 00000017"[..], b"the key of row 000018"] {
         flip(&fast, only_place(&fast, bytes) + 3);
-        let made = repaired(&killed, None, &to).unwrap();
+        let made = repaired(&killed, Capacity::Beside, &to).unwrap();
         assert!(
             made.report.damaged > 0 && made.lost.is_empty() && made.rows == expected,
             "{:?}",
@@ -304,7 +304,7 @@ fn expiries_stay() {
     assert!(expiry.is_some());
     drop(table);
     db.close().unwrap();
-    let made = repaired(&at, None, &to).unwrap();
+    let made = repaired(&at, Capacity::Beside, &to).unwrap();
     assert!(made.report.is_complete() && made.rows == expected, "{:?}", made.report);
     let db = Db::open_with(&to, Options { create: false, segment_bytes: 0, ..moving() }).unwrap();
     let table = db.table("t").unwrap();

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use hedgerow_device::{CapacityTier, Clock, CrashModel, CrashSim, FastTier, Random, Survivors};
 
-use super::{LONG_SNAPSHOT_MS, MovedFrom, Pending};
+use super::{LONG_SNAPSHOT_MS, MovedFrom, Pending, landing, move_bytes};
 use crate::db::fixture::options;
 use crate::db::lower::tests::{Twins, alike};
 use crate::db::shared_table::expiring::Pass;
@@ -53,7 +53,6 @@ fn tight_options(background: bool) -> Options {
         segment_bytes: 256 << 10,
         fast_tier_bytes_max: FAST_BYTES,
         background,
-        moving: true,
         ..options()
     }
 }
@@ -461,4 +460,24 @@ fn writers_are_not_paced_while_a_snapshot_holds_moves_up() {
     drop(snapshot);
     assert!(helps());
     engine.gc.moved_from.lock().clear();
+}
+
+/// What is to be free is what a move makes, and half as much; however large the tier is, and where nobody knows that.
+#[test]
+fn no_more_room_is_waited_for_than_a_move_makes() {
+    let (small, large) = (256 << 10, 2 << 20);
+    let of = |all: u64, extent_bytes: u64| {
+        let extents = u32::try_from(all / extent_bytes).unwrap();
+        (move_bytes(extents, 1, extent_bytes), u64::from(landing(extents, 1, extent_bytes)) * extent_bytes)
+    };
+    assert_eq!(of(8 << 20, small), (1 << 20, 1_536 << 10));
+    assert_eq!(of(8 << 30, large), (1 << 30, 1_536 << 20));
+    assert_eq!(of(4 << 40, large), (1 << 30, 1_536 << 20), "a disk of 4 TB");
+    // The smallest that there may be.
+    assert_eq!((move_bytes(1, 1, large), landing(1, 1, large)), (large, 2));
+    for extent_bytes in [small, large, 1 << 30] {
+        let unknown = u32::MAX;
+        assert_eq!(move_bytes(unknown, 1, extent_bytes), 1 << 30);
+        assert!(u64::from(landing(unknown, 4, extent_bytes)) * extent_bytes <= 2 << 30);
+    }
 }

@@ -94,7 +94,7 @@ fn moving(durability: Durability) -> Options {
         durability,
         delta_chain_max: 3,
         segment_bytes: 256 << 10,
-        moving: true,
+        fast_tier_bytes_max: 32 << 20,
         compression: crate::sst::Compression::None,
         ..options()
     }

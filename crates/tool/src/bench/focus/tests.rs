@@ -114,9 +114,9 @@ fn all_experiments_run_and_are_told() {
 fn a_failure_is_told_and_fails_the_command() {
     let directory = std::env::temp_dir().join(format!("hedgerow-focus-failed-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
-    let bounded = vec!["fast_tier_bytes_max=8388608".parse().unwrap()];
+    let bounded = ["fast_tier_bytes_max=8388608", "capacity=none"].map(|set| set.parse().unwrap());
     let experiments = vec!["hotspot".into()];
-    let engine = EngineArgs { durability: Durability::Process, set: bounded };
+    let engine = EngineArgs { durability: Durability::Process, set: bounded.to_vec() };
     let args = Args { engine, records: 30_000, experiments, ..args(&directory, vec![Medium::File]) };
     let failure = run(args.clone()).unwrap_err();
     let page = std::fs::read_to_string(&args.html).unwrap();
