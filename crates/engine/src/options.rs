@@ -193,7 +193,7 @@ pub struct Options {
     /// false.
     pub read_only: bool,
     /// The most bytes of DRAM the indexes may take. Default: no limit (64 GiB of address space). When a quarter of less is left rows move to sorted
-    /// tables, which take less memory (see [`Options::capacity`]).
+    /// tables, which take less memory (see [`Options::capacity`]); a new key that finds no room waits for that, as for space.
     pub index_bytes_max: u64,
     /// Whether to run the background threads: syncing, collecting, merging, sweeping expired rows, touching memory ahead of
     /// its use. Default true; without them [`Db::persist`](crate::Db::persist) syncs and [`Db::collect`](crate::Db::collect)

@@ -300,6 +300,9 @@ impl Engine {
         let refused = match no_space {
             // The index is full, not the log; but perhaps of what was cleared.
             NoSpace::Failed(error) if error.kind() == ErrorKind::Full && self.free_garbage() => return Ok(()),
+            NoSpace::Failed(error) if error.kind() == ErrorKind::Full => {
+                return self.wait_for_index(error, waits);
+            }
             NoSpace::Failed(error) => return Err(error),
             NoSpace::Full(refused) => refused,
         };
@@ -314,6 +317,21 @@ impl Engine {
             return Err(Error::new(ErrorKind::Busy, full.message()));
         }
         waits.record(self.await_gc_cycle(refused.returns, WAIT));
+        Ok(())
+    }
+
+    /// Waits for rows to leave a full index. The extents that they leave come back after their keys are gone.
+    fn wait_for_index(&self, full: Error, waits: &mut SpaceWaits) -> Result<()> {
+        let returns = self.log.space().returns();
+        if !self.may_gain_index() || waits.are_enough() || !self.options.background {
+            return Err(full);
+        }
+        if !self.options.wait_for_space {
+            self.request_gc_cycle();
+            *self.gc.returns_at_busy.lock() = Some(returns);
+            return Err(Error::new(ErrorKind::Busy, full.message()));
+        }
+        waits.record(self.await_gc_cycle(returns, WAIT));
         Ok(())
     }
 

@@ -206,6 +206,16 @@ impl Engine {
         ((self.arena.bytes() as f64 - from) / (most - from).max(1.0)).clamp(0.0, 1.0)
     }
 
+    /// A new key was refused for want of room in the index: whether moves may take others out of it.
+    pub(crate) fn may_gain_index(&self) -> bool {
+        self.gc.refuse_index();
+        let cycles = self.gc.cycles();
+        let is_wanted = self.moves_help() && self.index_pressure() > 0.0;
+        // What a cycle has taken for its victims is nowhere to be seen.
+        is_wanted
+            && (!self.choose_to_move(self.snapshots.oldest()).is_empty() || !self.gc.was_idle_since(cycles))
+    }
+
     /// Holds writers to what moves can keep up with. Where they make no room, or nobody moves rows but by hand, nobody is held.
     pub(crate) fn pace_writers(&self) {
         if !self.may_move() || !self.options.background {

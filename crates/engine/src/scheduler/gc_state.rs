@@ -54,6 +54,8 @@ pub(crate) struct GcState {
     pub(crate) next_move: AtomicU64,
     /// What the index took when the last move had ended.
     index_floor: AtomicU64,
+    /// A new key was refused since the last move had ended, for want of room in the index.
+    index_refused: AtomicBool,
     /// Victims of moves that wait to be freed, in the order in which they were emptied.
     pub(crate) moved_from: Mutex<VecDeque<MovedFrom>>,
     /// Why the last move failed, and when.
@@ -265,6 +267,7 @@ impl GcState {
         if victims > 0 {
             *self.move_failure.lock() = None;
             self.index_floor.store(index_bytes, Ordering::Relaxed);
+            self.index_refused.store(false, Ordering::Relaxed);
         }
     }
 
@@ -273,9 +276,14 @@ impl GcState {
         self.moves_in_vain.load(Ordering::Relaxed)
     }
 
-    /// What the index took when the last move had ended: leaves that became sparse are not given back.
+    /// What the index took when the last move had ended: leaves that became sparse are not given back. Nothing, once a key was refused all the same: its leaf was full.
     pub(crate) fn index_floor(&self) -> u64 {
-        self.index_floor.load(Ordering::Relaxed)
+        if self.index_refused.load(Ordering::Relaxed) { 0 } else { self.index_floor.load(Ordering::Relaxed) }
+    }
+
+    /// A new key was refused for want of room in the index.
+    pub(crate) fn refuse_index(&self) {
+        self.index_refused.store(true, Ordering::Relaxed);
     }
 
     /// Whether a move failed a moment ago, and the next would too.

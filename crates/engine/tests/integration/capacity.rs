@@ -169,3 +169,25 @@ fn no_bytes_for_sorted_tables_are_no_place() {
     assert!(moved(&db) == 0 && !has_capacity(scratch.path()));
     assert_eq!(db.metrics().sorted_tables.bytes_to_move, 0);
 }
+
+/// Keys at random, of which each move takes some out of every leaf: what becomes room in leaves is used.
+#[test]
+fn an_index_at_its_limit_takes_any_number_of_random_keys() {
+    const KEYS: u64 = 1_000_000;
+    let scratch = Scratch::made("capacity-random");
+    let options = Options { background: true, ..options() };
+    let options = options.fast_tier_bytes_max(64 << 20).index_bytes_max(8 << 20);
+    let db = Db::open_with(scratch.path(), options).unwrap();
+    let table = db.create_table("t", Schema::new().field("n", Type::U64)).unwrap();
+    let key =
+        |n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    for n in 0..KEYS {
+        table
+            .put(&key(n), &row! { n: n })
+            .unwrap_or_else(|error| panic!("row {n}: {error}, {:?}", db.metrics()));
+    }
+    assert!(db.metrics().sorted_tables.moves > 2, "{:?}", db.metrics());
+    for n in (0..KEYS).step_by(97) {
+        assert_eq!(table.get(&key(n)).unwrap().unwrap().get_as::<u64>("n").unwrap(), n);
+    }
+}

@@ -232,79 +232,79 @@ fn random_keys_are_of_all_rows_and_the_loop_waits_for_none() {
     assert!(!sim.file_waiters().contains(""), "the loop waited for RANDOMKEY");
 }
 
+/// Rows that come to more than three times the fast tier of [`MANY_ON`].
+const MANY: usize = 250_000;
+const MANY_FAST_MIB: u64 = 32;
+const MANY_ON: [&str; 4] = ["--fast-bytes-max", "32mb", "--durability", "process"];
+/// Commands on their way at a time.
+const PIPELINED: usize = 200;
+
+/// Hashes in an order that is not that of their keys.
+fn many_key(n: usize) -> String {
+    format!("h:{}", n.wrapping_mul(7_919) % MANY)
+}
+
+/// Sends a command for each of many numbers, pipelined, and compares each reply.
+fn for_many(client: &mut Client, send: impl Fn(&mut Client, usize), expected: impl Fn(usize) -> String) {
+    for first in (0..MANY).step_by(PIPELINED) {
+        (first..first + PIPELINED).for_each(|n| send(client, n));
+        (first..first + PIPELINED).for_each(|n| assert_eq!(client.reply(), expected(n), "row {n}"));
+    }
+}
+
+/// Writes them; now and then several writes are one.
+fn fill_many(client: &mut Client) {
+    for first in (0..MANY).step_by(PIPELINED) {
+        client.send(&[b"MULTI"]);
+        client.send(&[b"INCR", b"rounds"]);
+        for n in first..first + PIPELINED {
+            let (key, number, text) = (many_key(n), n.to_string(), text(n));
+            client.send(&[b"HSET", key.as_bytes(), b"n", number.as_bytes(), b"text", text.as_bytes()]);
+            if n % PIPELINED == 9 {
+                client.send(&[b"EXEC"]);
+            }
+        }
+        assert_eq!(client.reply(), "OK");
+        (0..11).for_each(|_| assert_eq!(client.reply(), "QUEUED"));
+        assert_eq!(client.reply(), format!("[{}{}]", first / PIPELINED + 1, ", 2".repeat(10)));
+        (10..PIPELINED).for_each(|n| assert_eq!(client.reply(), "2", "row {}", first + n));
+    }
+}
+
 /// Several times as much as the fast tier holds: nothing is refused, and all of it is answered, by the next server, too.
 #[test]
 fn a_server_takes_more_than_its_fast_tier_holds() {
-    const FAST_MIB: usize = 32;
-    const ROWS: usize = 250_000;
-    /// Commands on their way at a time.
-    const PIPELINED: usize = 200;
-    let options = ["--fast-bytes-max", &format!("{FAST_MIB}mb"), "--durability", "process"];
     let dir = TempDir::new();
-    let server = Server::start_on(dir.path(), &options);
+    let server = Server::start_on(dir.path(), &MANY_ON);
     let mut client = server.client();
-    let key = |n: usize| format!("h:{}", n.wrapping_mul(7_919) % ROWS);
-    let mut bytes = 0;
-    for first in (0..ROWS).step_by(PIPELINED) {
-        for n in first..first + PIPELINED {
-            let (key, number, text) = (key(n), n.to_string(), text(n));
-            bytes += key.len() + text.len();
-            let row = [&b"HSET"[..], key.as_bytes(), b"n", number.as_bytes(), b"text", text.as_bytes()];
-            // Now and then several writes that are one.
-            match n % PIPELINED {
-                0 => {
-                    client.send(&[b"MULTI"]);
-                    client.send(&row);
-                    client.send(&[b"INCR", b"rounds"]);
-                    client.send(&[b"EXEC"]);
-                }
-                _ => client.send(&row),
-            }
-        }
-        for reply in ["OK", "QUEUED", "QUEUED"] {
-            assert_eq!(client.reply(), reply);
-        }
-        assert_eq!(client.reply(), format!("[2, {}]", first / PIPELINED + 1));
-        for n in first + 1..first + PIPELINED {
-            assert_eq!(client.reply(), "2", "row {n}");
-        }
-    }
-    assert!(bytes > 3 * (FAST_MIB << 20), "{bytes} bytes of rows");
-    let number =
-        |client: &mut Client, name: &str| -> u64 { info(client, "sortedtables")[name].parse().unwrap() };
-    assert!(number(&mut client, "sorted_runs") > 0 && number(&mut client, "sorted_rows") > ROWS as u64 / 2);
-    assert!(number_in_info(&mut client, "fast_tier_bytes") <= (FAST_MIB as u64) << 20);
-    // Every other row is gone, or changed, most of them below the log.
-    for first in (0..ROWS).step_by(PIPELINED) {
-        for n in first..first + PIPELINED {
-            match n % 4 {
-                0 => client.send(&[b"DEL", key(n).as_bytes()]),
-                1 => client.send(&[b"HINCRBY", key(n).as_bytes(), b"n", b"1000000"]),
-                _ => client.send(&[b"HGET", key(n).as_bytes(), b"n"]),
-            }
-        }
-        for n in first..first + PIPELINED {
-            let expected = ["1".to_owned(), (n + 1_000_000).to_string(), format!("\"{n}\"")];
-            assert_eq!(client.reply(), expected[(n % 4).min(2)], "row {n}");
-        }
-    }
+    fill_many(&mut client);
+    let told = info(&mut client, "sortedtables");
+    let told = |name: &str| -> u64 { told[name].parse().unwrap() };
+    assert!(told("sorted_runs") > 0 && told("sorted_rows") > MANY as u64 / 2);
+    assert!(told("sorted_record_bytes") > 2 * (MANY_FAST_MIB << 20));
+    assert!(number_in_info(&mut client, "fast_tier_bytes") <= MANY_FAST_MIB << 20);
+    // Some go, some are changed, most of them below the log.
+    let change = |client: &mut Client, n: usize| match n % 4 {
+        0 => client.send(&[b"DEL", many_key(n).as_bytes()]),
+        1 => client.send(&[b"HINCRBY", many_key(n).as_bytes(), b"n", b"1000000"]),
+        _ => client.send(&[b"HGET", many_key(n).as_bytes(), b"n"]),
+    };
+    let changed = |n: usize| match n % 4 {
+        0 => "1".to_owned(),
+        1 => (n + 1_000_000).to_string(),
+        _ => format!("\"{n}\""),
+    };
+    for_many(&mut client, change, changed);
     server.stop();
 
-    let server = Server::start_on(dir.path(), &options);
+    let server = Server::start_on(dir.path(), &MANY_ON);
     let mut client = server.client();
-    assert_eq!(client.run("DBSIZE"), (ROWS / 4 * 3 + 1).to_string());
-    for first in (0..ROWS).step_by(PIPELINED) {
-        for n in first..first + PIPELINED {
-            client.send(&[b"HMGET", key(n).as_bytes(), b"n", b"text"]);
-        }
-        for n in first..first + PIPELINED {
-            let number = if n % 4 == 1 { n + 1_000_000 } else { n };
-            let expected = match n % 4 {
-                0 => "[(nil), (nil)]".to_owned(),
-                _ => format!("[\"{number}\", \"{}\"]", text(n)),
-            };
-            assert_eq!(client.reply(), expected, "row {n}");
-        }
-    }
+    let get = |client: &mut Client, n: usize| client.send(&[b"HMGET", many_key(n).as_bytes(), b"n", b"text"]);
+    let there = |n: usize| match n % 4 {
+        0 => "[(nil), (nil)]".to_owned(),
+        1 => format!("[\"{}\", \"{}\"]", n + 1_000_000, text(n)),
+        _ => format!("[\"{n}\", \"{}\"]", text(n)),
+    };
+    for_many(&mut client, get, there);
     server.stop();
 }
