@@ -9,7 +9,8 @@
 //! 3. PERSIST: the log is made durable and the root's watermark raised above all of it, or a power cut would cut the log below what sorted tables have. Then the edit of
 //!    the manifest makes the run count, and readers see it.
 //! 4. The index forgets what moved, if it is as it was. What was changed meanwhile is relocated: its base is still in a victim.
-//! 5. The victims are freed, in the order in which they were emptied (see [`MovedFrom`](crate::scheduler::gc_state::MovedFrom)).
+//! 5. The victims are freed, in the order in which they were emptied (see [`MovedFrom`](crate::scheduler::gc_state::MovedFrom)). One that cannot be emptied, because of what is wrong
+//!    with a record, is given up, and holds up none of the others.
 //!
 //! **Only records.** A row that has an older record in the log stays: were its slot gone, and its segment freed first, a crash would bring the older one back. So what the log has
 //! of a key is never older than what is below.
@@ -149,6 +150,14 @@ fn merge_share(missing: f64, backlog: f64) -> f64 {
 /// As much as this share of missing room are writers held for what is to be merged: not at all as long as merges still may make way, then more and more.
 fn held_for_merges(backlog: f64) -> f64 {
     ((backlog - BACKLOG_HELD[0]) / (BACKLOG_HELD[1] - BACKLOG_HELD[0])).clamp(0.0, 1.0)
+}
+
+/// A move of which it is known what moves. It has taken nothing out of the log yet.
+struct MoveUnderWay<'e> {
+    found: Vec<Movable<'e>>,
+    victims: Vec<Victim<'e>>,
+    moving: MovingTables,
+    taken: Taken<'e>,
 }
 
 /// When there is a move.
@@ -298,6 +307,12 @@ impl Engine {
     }
 
     fn move_out_of(&self, chosen: &[ChosenToMove], oldest: Option<u64>) -> Result<usize> {
+        let under_way = self.begin_move(chosen, oldest)?;
+        self.end_move(under_way)
+    }
+
+    /// Step 1.
+    fn begin_move(&self, chosen: &[ChosenToMove], oldest: Option<u64>) -> Result<MoveUnderWay<'_>> {
         let (mut found, mut moving) = (Vec::new(), MovingTables::default());
         let mut taken = Taken { engine: self, extents: Vec::new() };
         let mut victims: Vec<Victim<'_>> = Vec::new();
@@ -336,6 +351,12 @@ impl Engine {
                 }
             }
         }
+        Ok(MoveUnderWay { found, victims, moving, taken })
+    }
+
+    /// Steps 2 to 4; returns how many victims it queued.
+    fn end_move(&self, under_way: MoveUnderWay<'_>) -> Result<usize> {
+        let MoveUnderWay { mut found, mut victims, moving, mut taken } = under_way;
         found.sort_unstable_by(|one, other| (one.table, one.key).cmp(&(other.table, other.key)));
         self.write_run(&found, &victims)?;
         // From here on nothing of a victim is let go of before it is free.
@@ -344,13 +365,14 @@ impl Engine {
         self.forget_moved(&found, &mut victims);
         drop(moving);
         // The first that is empty is the first that is freed, and makes room for the others.
-        for victim in &mut victims {
+        victims.retain_mut(|victim| {
             if !victim.left.is_empty() {
                 // What replaced these leads snapshots on to them.
                 victim.emptied.needed_before = None;
             }
-            self.relocate_left((victim.emptied.extent, &victim.walk), &mut victim.left);
-        }
+            let (extent, walk) = (victim.emptied.extent, &victim.walk);
+            !(self.relocate_left((extent, walk), &mut victim.left) && self.give_up(extent, walk))
+        });
         let (sequence, epoch) = (self.log.last_sequence(), self.epoch.current());
         let number = self.gc.next_move.fetch_add(1, Ordering::Relaxed);
         let moved_from =
@@ -537,17 +559,41 @@ impl Engine {
         }
     }
 
-    /// Relocates what is live of these records of a victim; those that cannot be, for want of room or because of what is wrong, are left.
-    fn relocate_left(&self, (extent, walk): (u32, &SegmentWalk<'_>), left: &mut Vec<u64>) {
-        left.retain(|&offset| match self.relocate_one(extent, walk, offset) {
-            Ok(()) => false,
-            Err(error) => {
-                if error.kind() != ErrorKind::Full {
-                    self.log.quarantine(extent);
-                }
-                true
-            }
+    /// Relocates what is live of these records of a victim; those that cannot be, for want of room or because of what is wrong, are left. Whether anything is wrong: then some will
+    /// be for good.
+    fn relocate_left(&self, (extent, walk): (u32, &SegmentWalk<'_>), left: &mut Vec<u64>) -> bool {
+        let mut is_wrong = false;
+        left.retain(|&offset| {
+            let error = self.relocate_one(extent, walk, offset).err();
+            is_wrong |= error.as_ref().is_some_and(|error| error.kind() != ErrorKind::Full);
+            error.is_some()
         });
+        if is_wrong {
+            self.log.quarantine(extent);
+        }
+        is_wrong
+    }
+
+    /// Gives up a victim that cannot be emptied: it is no victim any more, keeps its space and what is live in it, and holds up none of the others. False if the keys of what moved out of it cannot
+    /// be read again: then it must stay one.
+    ///
+    /// **Why the others may be freed.** Victims are freed in their order so that no replay finds a record that moved, and not the newer one of its key that moved after it. Of this victim's
+    /// keys none will: from here on they count among those of which the log has a record that no key counts ([`will_drop_key`](crate::scheduler::gc_state::GcState::will_drop_key)), and of such a key nothing moves. Nothing of them
+    /// has moved since this victim's did, for no other move begins before the one that left something in it is done with, and of one move each key has one
+    /// record. So whatever is newer than its record here is in the log, where a replay finds it; and if nothing is, that record is what sorted tables have. What is older of these keys is in victims
+    /// before this one, or in none, and may go at any time. The victim itself is quarantined and never freed as long as the store is open: it is not freed before what is
+    /// older either.
+    fn give_up(&self, extent: u32, walk: &SegmentWalk<'_>) -> bool {
+        let key_at = |offset: u64| {
+            let record = walk.record_again(offset).ok()?;
+            Some(SstKey::new(record.table(), record.key()).hash())
+        };
+        let hashes: Option<Vec<u64>> = self.gc.dropped_in(extent).into_iter().map(key_at).collect();
+        let Some(hashes) = hashes else { return false };
+        hashes.into_iter().for_each(|hash| self.gc.will_drop_key(extent, hash));
+        // What is live in it is copied by backups.
+        self.log.abandon_gc(extent);
+        true
     }
 
     fn relocate_one(&self, extent: u32, walk: &SegmentWalk<'_>, offset: u64) -> Result<()> {
@@ -568,7 +614,11 @@ impl Engine {
         let mut any = false;
         for (extent, mut left) in unfinished {
             let Some(walk) = self.log.walk(extent) else { continue };
-            self.relocate_left((extent, &walk), &mut left);
+            if self.relocate_left((extent, &walk), &mut left) && self.give_up(extent, &walk) {
+                self.gc.moved_from.lock().retain(|victim| victim.pending.extent != extent);
+                any = true;
+                continue;
+            }
             any |= left.is_empty();
             let (epoch, sequence) = (self.epoch.current(), self.log.last_sequence());
             let mut queue = self.gc.moved_from.lock();

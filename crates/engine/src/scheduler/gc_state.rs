@@ -44,7 +44,7 @@ pub(crate) struct GcState {
     pub(crate) moving: Mutex<()>,
     /// One at a time copies out of queued victims, makes that durable or frees them.
     pub(crate) settling: Mutex<()>,
-    /// Where rows move: keys of records in `dropped` that no move put there.
+    /// Where rows move: keys of records in `dropped` that no move put there, and those of victims that moves gave up.
     dropped_keys: Mutex<DroppedKeys>,
     /// Keys whose rows stay in the log because of a count that is not known.
     pub(crate) many: Mutex<ManyKeys>,
@@ -126,7 +126,8 @@ pub(crate) struct Pending {
 /// A victim out of which records were moved to sorted tables.
 ///
 /// A tombstone of a key leaves the log, too, and its segment must not be freed while that of a record is not which it hides: replay would bring the row back. Their keys do not
-/// tell, for what moved is counted nowhere. So these are freed in the order in which they were emptied, and none is given up.
+/// tell, for what moved is counted nowhere. So these are freed in the order in which they were emptied. One that cannot be emptied leaves them only when its keys are known to move no more
+/// (`give_up` in `gc/moving.rs`).
 #[derive(Debug)]
 pub(crate) struct MovedFrom {
     pub(crate) pending: Pending,
@@ -193,8 +194,8 @@ struct MoveFailure {
     pause_ns: u64,
 }
 
-/// Keys with a record in the log that left the index and that no key counts: an expired row, a tombstone. Were a younger record of such a key moved, a replay would find the
-/// older one alone.
+/// Keys with a record in the log that left the index and that no key counts: an expired row, a tombstone, a row that moved out of a victim which was given up. Were a younger record of such a
+/// key moved, a replay would find the older one alone.
 #[derive(Debug, Default)]
 struct DroppedKeys {
     by_extent: HashMap<u32, Vec<u64>>,

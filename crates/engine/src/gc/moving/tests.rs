@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use hedgerow_device::{CapacityTier, Clock, CrashModel, CrashSim, FastTier, Random, Survivors};
 
 use super::{LONG_SNAPSHOT_MS, MovedFrom, Pending, landing, move_bytes};
+use crate::db::engine::Engine;
 use crate::db::fixture::options;
 use crate::db::lower::tests::{Twins, alike};
 use crate::db::shared_table::expiring::Pass;
@@ -479,5 +480,82 @@ fn no_more_room_is_waited_for_than_a_move_makes() {
         let unknown = u32::MAX;
         assert_eq!(move_bytes(unknown, 1, extent_bytes), 1 << 30);
         assert!(u64::from(landing(unknown, 4, extent_bytes)) * extent_bytes <= 2 << 30);
+    }
+}
+
+/// Moves all that is there, and has `meanwhile` done between the look at what moves and the writing of it.
+fn move_and_meanwhile(engine: &Engine, meanwhile: impl FnOnce()) {
+    {
+        let (mut appenders, _) = engine.log.every_appender();
+        appenders.iter_mut().for_each(|appender| appender.seal_all(&engine.log));
+    }
+    let chosen = engine.choose_to_move(None);
+    let under_way = engine.begin_move(&chosen, None).unwrap();
+    meanwhile();
+    engine.end_move(under_way).unwrap();
+    engine.settle(Vec::new()).unwrap();
+}
+
+/// What was written over a row on its way cannot be read: the segment that has the row stays, and what moves later is freed all the same. The rows that moved out of that segment do not come back
+/// in place of newer ones, wherever a cut comes.
+#[test]
+fn a_victim_that_cannot_be_emptied_holds_up_no_other() {
+    const ROT: u8 = 0x10;
+    let sim = CrashSim::new(CrashModel::Pages, FAST_BYTES);
+    let db = open_swept(&sim).unwrap();
+    let schema = Schema::new().field("n", Type::I64).nullable("text", Type::String);
+    let (table, mut now) = (db.create_table("t", schema).unwrap(), Content::new());
+    let engine = table.engine();
+    (0..8).for_each(|key| put_swept(&table, &mut now, key, 100 + key as i64));
+    let mut rotten = 0;
+    move_and_meanwhile(engine, || {
+        set_swept(&table, &mut now, 3, 203);
+        let guard = engine.epoch.pin();
+        rotten = table.shared().levels.locate(3u64.key_bytes().as_ref(), &guard).unwrap().log_offset() + 8;
+        crate::tier::rot(&sim, rotten, ROT);
+    });
+    assert_eq!(table.get(&3u64).unwrap_err().kind(), ErrorKind::Corrupted);
+    assert_eq!((engine.gc.moved().0, db.metrics().segments_quarantined), (7, 1));
+    assert!(engine.gc.moved_from.lock().is_empty());
+    // Rows of keys that moved out of it, and of others, some of them deleted.
+    let mut states = vec![(sim.ops(), now.clone())];
+    let changes: [&[(u64, Option<i64>)]; 4] = [
+        &[(0, Some(300)), (1, None), (8, Some(308)), (9, Some(309))],
+        &[(0, Some(400)), (2, Some(402)), (8, None), (10, Some(410))],
+        &[(0, None), (2, Some(502)), (9, Some(509))],
+        &[(2, None), (5, Some(605))],
+    ];
+    for group in changes {
+        for &(key, n) in group {
+            match n {
+                Some(n) => put_swept(&table, &mut now, key, n),
+                None => assert_eq!(table.delete(&key).unwrap(), now.remove(&key).is_some()),
+            }
+            states.push((sim.ops(), now.clone()));
+        }
+        engine.move_now();
+        assert!(engine.gc.moved_from.lock().is_empty(), "what moved is freed");
+        states.push((sim.ops(), now.clone()));
+        for key in (0..SWEPT_KEYS).filter(|key| *key != 3) {
+            let row = table.get(&key).unwrap();
+            let n = row.map(|row| row.get_as::<i64>("n").unwrap());
+            assert_eq!(n, now.get(&key).map(|(n, _)| *n), "row {key}");
+        }
+    }
+    assert!(engine.gc.moved().0 >= 11, "other keys moved: {:?}", engine.gc.moved());
+    let mut walk = sim.walk();
+    walk.seek(states[0].0);
+    loop {
+        let done = states.iter().rposition(|(at, _)| *at <= walk.op_index()).unwrap();
+        for mut image in walk.images(&Survivors::EACH, 5) {
+            // It was the memory that had rotted: what is on the medium can be read, and is asked for all that it has.
+            image.corrupt(rotten, ROT);
+            let allowed = &states[done..states.len().min(done + 2)];
+            let wrong = wrong_with(&image, allowed);
+            assert_eq!(wrong, None, "after {} operations, {:?}", image.op_index, image.survivors);
+        }
+        if !walk.next_op() {
+            return;
+        }
     }
 }
