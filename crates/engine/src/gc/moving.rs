@@ -362,7 +362,7 @@ impl Engine {
         // From here on nothing of a victim is let go of before it is free.
         let is_victim = |extent: &u32| victims.iter().any(|victim| victim.emptied.extent == *extent);
         taken.extents.retain(|extent| !is_victim(extent));
-        self.forget_moved(&found, &mut victims);
+        let is_any_table_gone = self.forget_moved(&found, &mut victims);
         drop(moving);
         // The first that is empty is the first that is freed, and makes room for the others.
         victims.retain_mut(|victim| {
@@ -383,10 +383,13 @@ impl Engine {
                 is_durable: false,
                 left,
             };
-        let mut queue = self.gc.moved_from.lock();
-        let before = queue.len();
-        queue.extend(victims.into_iter().map(moved_from));
-        Ok(queue.len() - before)
+        let queued = victims.len();
+        self.gc.moved_from.lock().extend(victims.into_iter().map(moved_from));
+        if is_any_table_gone {
+            // Whoever dropped it looked for its files before these counted. What is refused here goes with the next change of the catalog.
+            let _ = self.remove_garbage_runs();
+        }
+        Ok(queued)
     }
 
     /// Step 1, for one segment, the `number`-th of the victims.
@@ -520,11 +523,13 @@ impl Engine {
         added
     }
 
-    /// Step 4: the index forgets what is as it was found.
-    fn forget_moved(&self, found: &[Movable<'_>], victims: &mut [Victim<'_>]) {
+    /// Step 4: the index forgets what is as it was found. Whether anything is of a table that is gone: dropped or cleared before the index was asked, and perhaps before the run counted.
+    fn forget_moved(&self, found: &[Movable<'_>], victims: &mut [Victim<'_>]) -> bool {
+        let mut is_any_table_gone = false;
         for group in found.chunks(GROUP) {
             for of_one in group.chunk_by(|one, next| one.table == next.table) {
                 let table = self.catalog.by_id(of_one[0].table);
+                is_any_table_gone |= table.is_none();
                 let guard = self.log.pin();
                 // A batch holds all appenders from its look at a row to its publication, and who clears a table holds them, too.
                 let _appender = self.log.appender();
@@ -557,6 +562,7 @@ impl Engine {
             self.gc.count_moved(victim.forgotten.len() as u64, victim.forgotten_bytes);
             self.gc.record_all_dropped(extent, std::mem::take(&mut victim.forgotten));
         }
+        is_any_table_gone
     }
 
     /// Relocates what is live of these records of a victim; those that cannot be, for want of room or because of what is wrong, are left. Whether anything is wrong: then some will

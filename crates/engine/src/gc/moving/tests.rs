@@ -559,3 +559,34 @@ fn a_victim_that_cannot_be_emptied_holds_up_no_other() {
         }
     }
 }
+
+/// Names of the sorted tables on the medium.
+fn sst_names(sim: &CrashSim) -> Vec<String> {
+    sim.process_kill().file_names().into_iter().filter(|name| name.ends_with(".sst")).collect()
+}
+
+/// A table that is dropped or cleared while its rows move leaves no file behind.
+#[test]
+fn files_of_a_table_that_goes_while_its_rows_move_go_with_it() {
+    for drops in [true, false] {
+        let sim = CrashSim::new(CrashModel::Pages, FAST_BYTES);
+        let db = open_swept(&sim).unwrap();
+        let schema = Schema::new().field("n", Type::I64).nullable("text", Type::String);
+        let [table, kept] = ["t", "kept"].map(|name| db.create_table(name, schema.clone()).unwrap());
+        let (engine, mut now) = (kept.engine(), Content::new());
+        (0..8).for_each(|key| put_swept(&table, &mut now, key, 100));
+        // The names are made with the first file; nothing has gone yet when the table goes.
+        move_and_meanwhile(engine, || match drops {
+            true => assert!(db.drop_table("t").unwrap()),
+            false => table.clear().unwrap(),
+        });
+        engine.runs.remove_dropped();
+        assert_eq!((sst_names(&sim), engine.runs.bytes().0), (Vec::new(), 0), "dropped: {drops}");
+        assert!(engine.gc.moved_from.lock().is_empty());
+        // What was there with others stays: they are there still.
+        put_swept(&kept, &mut now, 1, 101);
+        engine.move_now();
+        assert_eq!(sst_names(&sim).len(), 1);
+        assert_eq!(kept.get(&1u64).unwrap().unwrap().get_as::<i64>("n").unwrap(), 101);
+    }
+}
