@@ -12,6 +12,10 @@
 //! * A tombstone, or a row that has expired, goes where no older run may have anything of its key. Else it stays, as a tombstone: it hides something.
 //! * Of tables that are gone nothing is kept.
 //!
+//! **What is not written.** A file that has keys which no other of these runs has changes its run by an edit alone, as it is: where rows come in the order of their keys, that is nearly all
+//! (RocksDB's *trivial move*). It is written anew all the same if it is small, for else small files would never become fewer; if most of it was trimmed off, for it keeps its room until then; and if
+//! a merge may take something off it: tombstones, rows that expire, or those of tables that are gone.
+//!
 //! **Snapshots** need no versions here: nothing is in runs that is younger than the oldest of them, but for rows that were loaded. A run which a live snapshot does not
 //! see is merged with no other.
 //!
@@ -44,6 +48,10 @@ use crate::{Error, Result};
 
 /// A slice ends once so many bytes of records were read for it, however few were written.
 const READ_BYTES_MAX: u64 = 8 * TARGET_BYTES;
+/// A file with fewer bytes that count is written anew, with what lies beside it.
+const HANDED_DOWN_BYTES_MIN: u64 = TARGET_BYTES / 4;
+/// No more change their run by one edit.
+const HANDED_DOWN_MAX: usize = 64;
 /// So many keys are merged between two looks at whether others are to go first, or the store is being closed.
 const KEYS_BETWEEN_LOOKS: u32 = 256;
 
@@ -104,34 +112,98 @@ struct Slice<'r> {
     inputs: std::ops::Range<usize>,
     /// Composite, both included.
     keys: [Vec<u8>; 2],
+    /// If there are any, nothing is written: these go to the oldest run as they are. Places of their runs, and they.
+    handed_down: Vec<(usize, &'r OpenRange)>,
+}
+
+/// Ranges whose keys meet, and those of no other do.
+struct Cluster<'r> {
+    /// Composite, both included.
+    keys: [&'r [u8]; 2],
+    /// If it is one range alone: the place of its run among the inputs, and it.
+    alone: Option<(usize, &'r OpenRange)>,
+}
+
+/// What runs have from a key on, by clusters in the order of keys.
+fn clusters<'r>(inputs: &'r [OpenRun], from: &[u8]) -> Vec<Cluster<'r>> {
+    let of_run = |(at, run): (usize, &'r OpenRun)| run.ranges.iter().map(move |range| (at, range));
+    let mut all: Vec<(usize, &OpenRange)> = inputs.iter().enumerate().flat_map(of_run).collect();
+    all.retain(|(_, range)| *range.keys[1] >= *from);
+    all.sort_unstable_by(|(_, one), (_, other)| one.keys[0].cmp(&other.keys[0]));
+    let mut clusters: Vec<Cluster<'_>> = Vec::new();
+    for (at, range) in all {
+        let [least, greatest] = range.keys.each_ref().map(|key| &**key);
+        match clusters.last_mut().filter(|last| least <= last.keys[1]) {
+            Some(last) => (last.keys[1], last.alone) = (last.keys[1].max(greatest), None),
+            None => clusters.push(Cluster { keys: [least, greatest], alone: Some((at, range)) }),
+        }
+    }
+    clusters
+}
+
+/// Whether most of a file counts by this range: it is not written only to give back what was trimmed.
+fn is_mostly_there(range: &OpenRange) -> bool {
+    2 * range.bytes() >= range.sst.counts().bytes
 }
 
 impl<'r> Slice<'r> {
-    /// What of the job is left to be done of these runs.
-    fn of(job: &MergeJob, runs: &'r OpenRuns) -> Option<Slice<'r>> {
+    /// What of the job is left to be done of these runs, `keeps` of which tells the ranges of which a merge takes nothing off.
+    fn of(job: &MergeJob, runs: &'r OpenRuns, keeps: impl Fn(&OpenRange) -> bool) -> Option<Slice<'r>> {
         let is_of_job = |run: &OpenRun| job.runs.contains(&run.number);
         let first = runs.runs.iter().position(is_of_job)?;
         let inputs = first..first + runs.runs[first..].iter().take_while(|run| is_of_job(run)).count();
-        let newer = match inputs.len() {
-            _ if job.upto.is_some() => inputs.clone(),
-            // What the oldest has beside the keys of the others may stay where it is.
-            1.. => inputs.start..inputs.end - 1,
-            0 => return None,
-        };
-        let (mut least, mut greatest): (Option<&[u8]>, Option<&[u8]>) = (None, None);
-        for range in runs.runs[newer].iter().flat_map(|run| &run.ranges) {
-            let from = job.from.as_slice().max(&range.keys[0]);
-            let upto = job.upto.as_deref().map_or(&*range.keys[1], |upto| upto.min(&range.keys[1]));
-            if from <= upto {
-                least = Some(least.map_or(from, |least| least.min(from)));
-                greatest = greatest.max(Some(upto));
-            }
+        let clusters = clusters(&runs.runs[inputs.clone()], &job.from);
+        let from = |cluster: &Cluster<'_>| job.from.as_slice().max(cluster.keys[0]).to_vec();
+        if let Some(upto) = job.upto.as_deref() {
+            let within: Vec<&Cluster<'_>> =
+                clusters.iter().take_while(|cluster| *cluster.keys[0] <= *upto).collect();
+            let keys = [from(within.first()?), upto.min(within.last()?.keys[1]).to_vec()];
+            return (keys[0] <= keys[1]).then(|| Slice { runs, inputs, keys, handed_down: Vec::new() });
         }
-        Some(Slice { runs, inputs, keys: [least?.to_vec(), greatest?.to_vec()] })
+        let oldest = inputs.len() - 1;
+        // What the oldest has beside the keys of the others stays where it is.
+        let stays = |cluster: &Cluster<'_>| {
+            cluster.alone.is_some_and(|(run, range)| run == oldest && is_mostly_there(range))
+        };
+        let is_large = |range: &OpenRange| range.bytes() >= HANDED_DOWN_BYTES_MIN;
+        let goes_down = |cluster: &Cluster<'r>| {
+            let is_whole = |range: &OpenRange| *range.keys[0] >= *job.from && is_mostly_there(range);
+            let goes_down = |range: &OpenRange| is_large(range) && is_whole(range) && keeps(range);
+            cluster.alone.filter(|&(run, range)| run != oldest && goes_down(range))
+        };
+        let at = clusters.iter().position(|cluster| !stays(cluster))?;
+        let left = &clusters[at..];
+        let handed: Vec<(&Cluster<'_>, Option<(usize, &'r OpenRange)>)> = left
+            .iter()
+            .map(|cluster| (cluster, goes_down(cluster)))
+            .take_while(|(cluster, goes_down)| goes_down.is_some() || stays(cluster))
+            .filter(|(_, goes_down)| goes_down.is_some())
+            .take(HANDED_DOWN_MAX)
+            .collect();
+        if let (Some((first, _)), Some((last, _))) = (handed.first(), handed.last()) {
+            let keys = [from(first), last.keys[1].to_vec()];
+            let handed_down = handed.iter().filter_map(|(_, range)| *range).collect();
+            return Some(Slice { runs, inputs, keys, handed_down });
+        }
+        // Up to what need not be written.
+        let is_apart = |cluster: &Cluster<'r>| {
+            goes_down(cluster).is_some()
+                || stays(cluster) && cluster.alone.is_some_and(|(_, range)| is_large(range))
+        };
+        let written = left.iter().take_while(|cluster| !is_apart(cluster));
+        let last = written.filter(|cluster| !stays(cluster)).last()?;
+        let keys = [from(&left[0]), last.keys[1].to_vec()];
+        Some(Slice { runs, inputs, keys, handed_down: Vec::new() })
     }
 
     fn inputs(&self) -> &'r [OpenRun] {
         &self.runs.runs[self.inputs.clone()]
+    }
+
+    /// The oldest run of these, which has the outcome, and from which sequence on that is visible.
+    fn into_run(&self) -> Option<(u64, u64)> {
+        let visible_from = self.inputs().iter().map(OpenRun::visible_from).max();
+        Some((self.inputs().last()?.number, visible_from?))
     }
 
     /// Those that are older than all of these.
@@ -163,9 +235,34 @@ impl<'r> Slice<'r> {
                 }
             }
             let cut = files.into_iter().filter(|(_, (is_cut, _))| *is_cut);
-            trimmed.extend(cut.map(|(number, (_, left))| Trimmed { run: run.number, number, left }));
+            trimmed.extend(cut.map(|(number, (_, left))| Trimmed {
+                run: run.number,
+                number,
+                left,
+                handed_down: Vec::new(),
+            }));
         }
         Ok(trimmed)
+    }
+
+    /// What is left of files of which ranges are handed down.
+    fn without_handed_down(&self) -> Vec<Trimmed> {
+        let mut trimmed: Vec<Trimmed> = Vec::new();
+        for &(at, range) in &self.handed_down {
+            let (run, number) = (&self.inputs()[at], range.sst.id().number);
+            if trimmed.iter().any(|known| (known.run, known.number) == (run.number, number)) {
+                continue;
+            }
+            let goes = |range: &OpenRange| {
+                self.handed_down.iter().any(|(of, handed)| *of == at && handed.keys == range.keys)
+            };
+            let of_file = run.ranges.iter().filter(|range| range.sst.id().number == number);
+            let (handed, left): (Vec<&OpenRange>, Vec<&OpenRange>) = of_file.partition(|range| goes(range));
+            let range_of = |range: &OpenRange| FileRange { number, keys: range.keys.clone() };
+            let [handed_down, left] = [handed, left].map(|ranges| ranges.into_iter().map(range_of).collect());
+            trimmed.push(Trimmed { run: run.number, number, left, handed_down });
+        }
+        trimmed
     }
 
     /// What is left of a range beside the keys of this slice: its ends are keys that are there.
@@ -417,6 +514,12 @@ fn gone_bytes<S: MergeStore>(range: &OpenRange, store: &S) -> u64 {
     share(bytes, range.bytes(), range.sst.counts().bytes)
 }
 
+/// Whether a merge takes nothing off a range.
+fn is_kept_as_it_is<S: MergeStore>(range: &OpenRange, store: &S) -> bool {
+    let mut tables = range.sst.tables().iter();
+    tables.all(|known| known.counts.tombstones == 0 && !known.expires) && gone_bytes(range, store) == 0
+}
+
 /// What a slice came to.
 struct WrittenSlice {
     files: Vec<Sst>,
@@ -447,9 +550,15 @@ impl Runs {
 
     fn merge_alone<S: MergeStore>(&self, log: &Log, job: &mut MergeJob, store: &S) -> Result<Merged> {
         let runs = Arc::clone(&self.current());
-        let Some(mut slice) = Slice::of(job, &runs) else { return Ok(Merged::Nothing) };
+        let keeps = |range: &OpenRange| is_kept_as_it_is(range, store);
+        let Some(mut slice) = Slice::of(job, &runs, keeps) else { return Ok(Merged::Nothing) };
         if !slice.inputs().iter().all(|run| self.may_merge(run, store)) {
             return Ok(Merged::NotNow);
+        }
+        if !slice.handed_down.is_empty() {
+            self.hand_down(log, &slice).map_err(|error| self.merges.failed(error, Vec::new()))?;
+            job.from = successor(std::mem::take(&mut slice.keys[1]));
+            return Ok(Merged::Slice);
         }
         let written = self.write_slice(log, &mut slice, store);
         let Some(written) = written.map_err(|failure| self.merges.failed(failure.error, failure.files))?
@@ -580,11 +689,18 @@ impl Runs {
     ) -> Result<()> {
         // PERSIST: no row's schema is younger than the log, and a table that a power cut brings back has all its rows still.
         store.persist_tables()?;
-        let Some(oldest) = slice.inputs().last() else { return Ok(()) };
-        let visible_from = slice.inputs().iter().map(OpenRun::visible_from).max().unwrap_or(0);
-        self.replace_merged(log, (oldest.number, visible_from), &written.files, &written.trimmed)?;
+        let Some(into) = slice.into_run() else { return Ok(()) };
+        self.replace_merged(log, into, &written.files, &written.trimmed)?;
         let bytes: u64 = written.files.iter().map(|sst| sst.file_bytes().unwrap_or(0)).sum();
         self.merges.count(bytes);
+        Ok(())
+    }
+
+    /// Has files change their run as they are. No record is written or left out, so this rests on nothing that must be durable before.
+    fn hand_down(&self, log: &Log, slice: &Slice<'_>) -> Result<()> {
+        let Some(into) = slice.into_run() else { return Ok(()) };
+        self.replace_merged(log, into, &[], &slice.without_handed_down())?;
+        self.merges.count(0);
         Ok(())
     }
 }

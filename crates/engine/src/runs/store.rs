@@ -153,8 +153,10 @@ pub(crate) struct Runs {
 pub(super) struct Trimmed {
     pub(super) run: u64,
     pub(super) number: u64,
-    /// All ranges that count from then on.
+    /// All ranges that count in it from then on.
     pub(super) left: Vec<FileRange>,
+    /// Ranges that count in the run which has what was merged from then on.
+    pub(super) handed_down: Vec<FileRange>,
 }
 
 /// Opening.
@@ -587,7 +589,8 @@ impl Runs {
         !changing.loading.is_empty() && files.into_iter().any(is_loading)
     }
 
-    /// Puts merged files into a run, which is visible from a sequence on, and takes from it and from newer ones what they were merged of, by one edit. Answers stay as they are.
+    /// Puts merged files into a run, which is visible from a sequence on, and takes from it and from newer ones what they were merged of, by one edit; with them, or instead of them, what newer ones
+    /// have that changes its run. Answers stay as they are.
     ///
     /// # Errors
     /// As [`Runs::add_run`].
@@ -608,8 +611,10 @@ impl Runs {
         let trimmed: Vec<&Trimmed> = trimmed.iter().filter(counts).collect();
         let removed = trimmed.iter().map(|of| SstChange::Remove { run: of.run, number: of.number });
         let mut changes: Vec<SstChange> = removed.collect();
-        for Trimmed { run, left, .. } in trimmed {
-            changes.extend(left.iter().map(|range| SstChange::Add { run: *run, range: range.clone() }));
+        for Trimmed { run: of, left, handed_down, .. } in trimmed {
+            let add = |run: u64, range: &FileRange| SstChange::Add { run, range: range.clone() };
+            changes.extend(left.iter().map(|range| add(*of, range)));
+            changes.extend(handed_down.iter().map(|range| add(run, range)));
         }
         changes.extend(files.iter().map(|sst| SstChange::Add {
             run,

@@ -666,6 +666,177 @@ fn collecting_merges_runs_until_there_are_few() {
     assert_eq!(db.engine().runs.merged(), merged, "it has come to rest");
 }
 
+/// Puts rows that are long enough for a few of them to make a file that changes its run as it is.
+fn put_long(table: &Table, now: &mut Content, keys: Range<u64>, n: i64) {
+    let text = "x".repeat(40_000);
+    for key in keys {
+        table.put(&key, &row! { n: n, text: text.as_str() }).unwrap();
+        now.insert(key, (n, Some(text.clone())));
+    }
+}
+
+/// Rows that come in the order of their keys are merged by edits: next to nothing is written.
+#[test]
+fn runs_that_follow_one_another_are_not_written_anew() {
+    let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
+    let (db, [table, _]) = two_tables(&sim, false);
+    let mut now = Content::new();
+    for n in 0..24 {
+        put_long(&table, &mut now, 14 * n..14 * n + 14, n as i64);
+        db.engine().move_now();
+    }
+    let (runs, bytes) = (runs_of(db.engine()), bytes_in(&db.engine().runs.current()));
+    assert!(runs == 24 && bytes > 12 << 20, "{runs} runs of {bytes} bytes");
+    db.collect().unwrap();
+    let merged = db.engine().runs.merged();
+    assert!((1..=8).contains(&runs_of(db.engine())) && merged.slices > 0, "{merged:?}");
+    assert!(merged.bytes * 20 < bytes, "{merged:?}, of {bytes} bytes");
+    assert!(table.scan().map(|row| row.unwrap().get_as::<i64>("n").unwrap()).eq((0..336).map(|n| n / 14)));
+    db.collect().unwrap();
+    assert_eq!(db.engine().runs.merged(), merged, "it has come to rest");
+}
+
+/// What a merge would take something off is written anew, if others have nothing of its keys or do.
+#[test]
+fn what_is_of_no_use_is_not_handed_down() {
+    for reason in ["tombstones", "expiry", "a table that is gone", "it is small", "most was trimmed off"] {
+        let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
+        let (tiers, clock) =
+            ((FastTier::simulated(&sim), CapacityTier::simulated(&sim)), Clock::manual(1_000));
+        let db = Db::open_at(tiers, moving(Durability::Process), clock.clone()).unwrap();
+        let [table, gone] = ["t", "gone"].map(|name| db.create_table(name, schema()).unwrap());
+        let (engine, mut now) = (db.engine(), Content::new());
+        put_long(&table, &mut now, 0..4, 1);
+        engine.move_now();
+        let long = "x".repeat(40_000);
+        match reason {
+            "tombstones" => {
+                put_long(&table, &mut now, 5..6, 0);
+                engine.move_now();
+                put_long(&table, &mut now, 6..10, 2);
+                assert!(table.delete(&5u64).unwrap() && now.remove(&5).is_some());
+            }
+            "expiry" => {
+                put_long(&table, &mut now, 6..10, 2);
+                let expiry = Expiry::at_unix_ms(1_500);
+                table.put_expiring(&5u64, &row! { n: 2, text: long.as_str() }, expiry).unwrap();
+            }
+            "a table that is gone" => {
+                put_long(&table, &mut now, 6..10, 2);
+                gone.put(&5u64, &row! { n: 2, text: long.as_str() }).unwrap();
+            }
+            "it is small" => put_long(&table, &mut now, 6..7, 2),
+            _ => put_long(&table, &mut now, 6..14, 2),
+        }
+        engine.move_now();
+        clock.advance_ms(1_000);
+        drop(gone);
+        assert!(db.drop_table("gone").unwrap());
+        if reason == "most was trimmed off" {
+            // Two files of which a part is merged with something newer.
+            put_long(&table, &mut now, 6..9, 3);
+            engine.move_now();
+            let mut job = MergeJob { upto: Some(composite(&table, 9)), ..job_of(engine, 0..2) };
+            while merge_one(engine, &mut job).unwrap() == Merged::Slice {}
+            let runs = engine.runs.current();
+            assert!(runs.runs()[0].ranges.iter().any(|range| !is_mostly_there(range)), "{reason}");
+        }
+        let (before, runs) = (engine.runs.merged().bytes, runs_of(engine));
+        merge(engine, 0..runs).unwrap();
+        assert!(engine.runs.merged().bytes > before, "{reason}");
+        assert_eq!((content(&db), runs_of(engine)), (now, 1), "{reason}");
+        let runs = engine.runs.current();
+        let counts = runs.counts();
+        assert_eq!(
+            (counts.tombstones, counts.rows),
+            (0, runs.files().iter().map(|sst| sst.counts().rows).sum())
+        );
+        let gone =
+            |known: &crate::sst::SstTable| known.table != table.shared().id.load(atomic::Ordering::Relaxed);
+        assert!(!runs.files().iter().any(|sst| sst.tables().iter().any(gone)), "{reason}");
+    }
+}
+
+fn composite(table: &Table, key: u64) -> Vec<u8> {
+    composite_key(table.shared().id.load(atomic::Ordering::Relaxed), key.key_bytes().as_ref())
+}
+
+/// A cut while files change their run, and while what lies between them is written.
+#[test]
+fn a_cut_at_any_place_of_an_edit_that_hands_down_takes_nothing() {
+    let sim = CrashSim::new(CrashModel::Pages, FAST_BYTES);
+    let db = open_swept(&sim).unwrap();
+    let table = db.create_table("t", schema()).unwrap();
+    let (engine, mut now) = (table.engine(), Content::new());
+    let mut states = vec![(sim.ops(), now.clone())];
+    let mut handed_down = 0;
+    for (keys, merges) in [(0..2, None), (2..4, None), (6..8, Some(0..3)), (3..5, None), (8..11, Some(0..3))]
+    {
+        for key in keys {
+            put_long(&table, &mut now, key..key + 1, key as i64);
+            states.push((sim.ops(), now.clone()));
+        }
+        engine.move_now();
+        if let Some(runs) = merges {
+            let before = engine.runs.merged();
+            let slices = merge(engine, runs).unwrap();
+            handed_down += u64::from(engine.runs.merged().bytes == before.bytes && slices > 0);
+        }
+        assert_eq!(content(&db), now);
+        states.push((sim.ops(), now.clone()));
+    }
+    assert!(handed_down == 1 && runs_of(engine) == 1, "{handed_down} merges wrote nothing");
+    assert_eq!(sweep(&sim, &states, false), None);
+}
+
+/// Runs of stretches of keys, some of which meet, merged at random: after each slice, each opening and under a scan all is as it should be.
+#[test]
+fn runs_of_stretches_of_keys_are_merged_as_the_model_says() {
+    let (mut slices, mut written, mut all) = (0, 0, 0);
+    for seed in 0..6 {
+        let (mut sim, mut random) = (CrashSim::new(CrashModel::Pages, 32 << 20), Random::from_seed(seed));
+        let (mut db, mut now) = (open(&sim, Durability::Process), Content::new());
+        db.create_table("t", schema()).unwrap();
+        for round in 0..24 {
+            let (table, start) = (db.table("t").unwrap(), random.below(60));
+            put_long(&table, &mut now, start..start + 2 + random.below(7), round);
+            if random.below(3) == 0 {
+                let gone = start + random.below(9);
+                assert_eq!(table.delete(&gone).unwrap(), now.remove(&gone).is_some());
+            }
+            db.engine().move_now();
+            let engine = db.engine();
+            if round % 4 == 3 {
+                let mut job = job_of(engine, random_runs(engine, &mut random));
+                let mut scan = table.scan();
+                let halfway: Vec<_> = scan.by_ref().take(5).map(of_row).collect();
+                while merge_one(engine, &mut job).unwrap() == Merged::Slice {
+                    slices += 1;
+                    let found: Content = table.scan().map(of_row).collect();
+                    assert!(found == now, "seed {seed}, round {round}");
+                }
+                assert!(halfway.into_iter().chain(scan.map(of_row)).eq(now.clone()), "a scan under way");
+                engine.runs.remove_dropped();
+                db.check_counts().unwrap();
+            }
+            if round == 13 {
+                (written, all) =
+                    (written + engine.runs.merged().bytes, all + bytes_in(&engine.runs.current()));
+                drop(table);
+                let killed = CrashSim::from_image(&sim.process_kill());
+                (db, sim) = (open(&killed, Durability::Process), killed);
+                assert!(db.table("t").unwrap().scan().map(of_row).eq(now.clone()));
+            }
+        }
+        merge(db.engine(), 0..runs_of(db.engine())).unwrap();
+        db.engine().runs.remove_dropped();
+        assert_eq!((runs_of(db.engine()), file_numbers(&sim)), (1, counted(&db)));
+        assert!(db.table("t").unwrap().scan().map(of_row).eq(now));
+        db.engine().runs.files_once().iter().for_each(|sst| sst.verify().unwrap());
+    }
+    assert!(slices > 40 && written > 0 && all > 0, "{slices} slices, {written} written, {all} there");
+}
+
 /// Rows that were replaced are found by a sample of keys, with no read of the disk.
 #[test]
 fn garbage_of_rows_that_were_replaced_is_taken_off() {
