@@ -223,7 +223,7 @@ pub(crate) struct LeftRow {
     pub(crate) found: FoundVersions,
     /// Something newer may be lost.
     pub(crate) is_doubtful: bool,
-    /// What deltas here, or above, go over may be lost.
+    /// What deltas here, or above, go over may be lost: something older is. (What of a newer run is lost makes them doubtful.)
     pub(crate) lacks_base: bool,
 }
 
@@ -319,15 +319,17 @@ impl LeftWalk<'_> {
             (b_run, b.sequence(), is_row(b)).cmp(&(a_run, a.sequence(), is_row(a)))
         });
         let mut row = LeftRow { is_doubtful: self.left.is_unsure, ..LeftRow::default() };
-        let mut goes_on = true;
+        let (mut goes_on, mut oldest) = (true, None);
         for (run, record) in records {
             if !goes_on {
                 break;
             }
             row.is_doubtful |= self.gaps.iter().any(|(of, _)| *of > run);
             goes_on = row.found.push(record);
+            oldest = Some(run);
         }
-        row.lacks_base = goes_on && (self.left.is_unsure || !self.gaps.is_empty());
+        let is_older = |(of, _): &(u64, KeyGap)| oldest.is_none_or(|oldest| *of < oldest);
+        row.lacks_base = goes_on && (self.left.is_unsure || self.gaps.iter().any(is_older));
         row
     }
 }
@@ -363,4 +365,59 @@ fn older_log(edit: u64, root: u64) -> Error {
     Error::corrupted(format!(
         "the sorted tables are of a later time (sequence {edit}) than the fast tier (sequence {root}), of which this is an older copy: put the right one back, or name an empty directory (--capacity), and the rows of the fast tier alone are repaired"
     ))
+}
+
+#[cfg(test)]
+#[cfg(not(shuttle))]
+mod tests {
+    use hedgerow_device::{CrashModel, CrashSim};
+
+    use super::*;
+    use crate::sst::{SstOptions, SstRecord, SstRecordKind, SstWriter};
+
+    const TABLE: u32 = 7;
+
+    /// A part of a run with a delta of `key`, if there is one, or one that cannot be read.
+    fn range(tier: &CapacityTier, run: u64, key: Option<&[u8]>) -> RangeLeft {
+        let file = key.ok_or_else(|| Error::corrupted("it is gone")).and_then(|key| {
+            let mut writer = SstWriter::create(tier, SstId { store: 1, number: run }, SstOptions::default())?;
+            let delta = SstRecord {
+                kind: SstRecordKind::Delta,
+                table: TABLE,
+                key,
+                schema_version: 1,
+                sequence: run,
+                expires_at_ms: None,
+                has_field_expiries: false,
+                body_bytes: 0,
+            };
+            writer.push(&delta, |_| ())?;
+            writer.finish(&BlockCache::new(CACHE_BYTES))
+        });
+        RangeLeft { run, span: [composite_key(TABLE, b"a"), composite_key(TABLE, b"z")], file }
+    }
+
+    /// Of deltas with no row under them it is the older runs that may have lost one; of a newer run something newer may be lost.
+    #[test]
+    fn a_delta_lacks_what_older_runs_have_lost() {
+        for (lost, is_doubtful, lacks_base) in [
+            (&[3][..], false, true),
+            (&[7], true, false),
+            (&[5], true, false),
+            (&[3, 7], true, true),
+            (&[], false, false),
+        ] {
+            let sim = CrashSim::new(CrashModel::Pages, 1 << 20);
+            let tier = CapacityTier::simulated(&sim);
+            let deltas = [6, 4].map(|run| range(&tier, run, Some(b"key")));
+            let ranges = lost.iter().map(|&run| range(&tier, run, None)).chain(deltas).collect();
+            let left = RunsLeft { ranges, ..RunsLeft::default() };
+            let (key, row) = left.walk(TABLE).next_below(None).unwrap();
+            assert_eq!((&*key, row.found.records().len()), (&b"key"[..], 2));
+            assert_eq!((row.is_doubtful, row.lacks_base), (is_doubtful, lacks_base), "{lost:?}");
+            // Of what is in the log alone any run may have lost the row.
+            let row = left.walk(TABLE).at(b"log");
+            assert_eq!((row.is_doubtful, row.lacks_base), (false, !lost.is_empty()), "{lost:?}");
+        }
+    }
 }
