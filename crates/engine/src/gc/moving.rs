@@ -31,6 +31,7 @@ use crate::log::format::{FLAG_RELOCATED, Record};
 use crate::log::segment::{SEGMENT_HEADER_BYTES, Segment};
 use crate::runs::RunWriter;
 use crate::scheduler::gc_state::{MovedFrom, Pending};
+use crate::scheduler::run_size::Look;
 use crate::space::Claim;
 use crate::sst::{SstKey, SstRecord};
 use crate::sync::atomic::Ordering;
@@ -238,7 +239,14 @@ impl Engine {
         let missing = |there: f64| 1.0 - there / extents(self.landing_extents());
         // What a move will have freed is not free yet: what is must last until then, through the syncs at its end.
         let of_tier = missing(now + soon).max(2.0 * missing(now) - 1.0).clamp(0.0, 1.0);
-        self.gc.run_size.record(of_tier, self.clock.monotonic_ns());
+        let (_, all) = self.log.space().room();
+        let least = landing(all, 1, self.log.extent_bytes());
+        let look = Look {
+            missing: of_tier,
+            is_moving: self.gc.is_moving(),
+            is_short: self.room().available < least,
+        };
+        self.gc.run_size.record(look, self.clock.monotonic_ns());
         let backlog = self.runs.merge_backlog();
         self.gc.set_merge_share(merge_share(of_tier, backlog));
         let of_all = of_tier.max(self.index_pressure()).max(held_for_merges(backlog));
@@ -283,6 +291,7 @@ impl Engine {
     pub(super) fn move_rows(&self) -> Result<usize> {
         // Only one at a time: what one has found to be only records, another must not take, and its victims come first.
         let Some(_alone) = self.gc.moving.try_lock() else { return Ok(0) };
+        let _moving = self.gc.begin_move();
         // Nothing behind one of those is freed before it.
         if self.gc.unfinished_moves() > 0 {
             return Ok(0);

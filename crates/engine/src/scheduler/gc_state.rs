@@ -42,6 +42,8 @@ pub(crate) struct GcState {
     pub(crate) dropped: Mutex<HashMap<u32, Vec<u64>>>,
     /// One move at a time.
     pub(crate) moving: Mutex<()>,
+    /// One is under way.
+    is_moving: AtomicBool,
     /// One at a time copies out of queued victims, makes that durable or frees them.
     pub(crate) settling: Mutex<()>,
     /// Where rows move: keys of records in `dropped` that no move put there, and those of victims that moves gave up.
@@ -83,6 +85,15 @@ impl Drop for Cycle<'_> {
     fn drop(&mut self) {
         self.0.cycles.fetch_add(1, Ordering::SeqCst);
         self.0.running.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// A move that is under way.
+pub(crate) struct MoveBegun<'g>(&'g GcState);
+
+impl Drop for MoveBegun<'_> {
+    fn drop(&mut self) {
+        self.0.is_moving.store(false, Ordering::Relaxed);
     }
 }
 
@@ -270,6 +281,17 @@ impl GcState {
             self.index_floor.store(index_bytes, Ordering::Relaxed);
             self.index_refused.store(false, Ordering::Relaxed);
         }
+    }
+
+    /// A move is under way until what is returned is dropped.
+    pub(crate) fn begin_move(&self) -> MoveBegun<'_> {
+        self.is_moving.store(true, Ordering::Relaxed);
+        MoveBegun(self)
+    }
+
+    /// Whether a move is under way.
+    pub(crate) fn is_moving(&self) -> bool {
+        self.is_moving.load(Ordering::Relaxed)
     }
 
     /// Whether the last move came to nothing.

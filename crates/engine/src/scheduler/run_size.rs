@@ -27,13 +27,25 @@ pub(crate) struct RunSize {
     watch: Mutex<Watch>,
 }
 
+/// What is seen at one look.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Look {
+    /// Of the room that is to be there for writers so much is not, from 0 to 1.
+    pub(crate) missing: f64,
+    /// Rows move now.
+    pub(crate) is_moving: bool,
+    /// There is less room than what moves of the least size wait for.
+    pub(crate) is_short: bool,
+}
+
 /// What was seen lately.
 #[derive(Debug, Default)]
 struct Watch {
     tick_ns: u64,
-    /// The most of the room that was missing since then.
+    /// In this tick: the most of the room that was missing while rows moved, and whether any moved, or were about to whatever a move takes.
     worst: f64,
-    /// Ticks in a row in which moves lagged, or nothing was missing.
+    is_busy: bool,
+    /// Ticks in a row in which moves lagged, or there was nothing to move.
     lagging: u32,
     resting: u32,
 }
@@ -55,17 +67,18 @@ impl RunSize {
         RUNS_PER_EIGHTH * self.eighths() as usize
     }
 
-    /// Of the room that is to be there for writers `missing` is not, from 0 to 1.
-    pub(crate) fn record(&self, missing: f64, now_ns: u64) {
+    /// Somebody looked. Room that is missing while no row moves is for gc to make: larger moves would not help, and take out rows for which there is room.
+    pub(crate) fn record(&self, look: Look, now_ns: u64) {
         let mut watch = self.watch.lock();
-        watch.worst = watch.worst.max(missing);
+        watch.worst = if look.is_moving { watch.worst.max(look.missing) } else { watch.worst };
+        watch.is_busy |= look.is_moving || look.is_short;
         if now_ns.saturating_sub(watch.tick_ns) < TICK_NS {
             return;
         }
-        let worst = std::mem::take(&mut watch.worst);
+        let (worst, is_busy) = (std::mem::take(&mut watch.worst), std::mem::take(&mut watch.is_busy));
         watch.tick_ns = now_ns;
         watch.lagging = if worst >= LAGS_FROM { watch.lagging + 1 } else { 0 };
-        watch.resting = if worst <= 0.0 { watch.resting + 1 } else { 0 };
+        watch.resting = if is_busy { 0 } else { watch.resting + 1 };
         let eighths = self.eighths();
         let next = match (watch.lagging >= TICKS, watch.resting >= TICKS) {
             (true, _) => (2 * eighths).min(EIGHTHS[1]),
@@ -81,10 +94,16 @@ impl RunSize {
 mod tests {
     use super::*;
 
+    const REST: Look = Look { missing: 0.0, is_moving: false, is_short: false };
+
+    fn moving(missing: f64) -> Look {
+        Look { missing, is_moving: true, is_short: true }
+    }
+
     /// The sizes after each of these looks, a tenth of a second apart.
-    fn sizes(size: &RunSize, from_tick: u64, looks: &[f64]) -> Vec<u32> {
-        let each = |(tick, missing): (u64, &f64)| {
-            size.record(*missing, (from_tick + tick) * TICK_NS);
+    fn sizes(size: &RunSize, from_tick: u64, looks: &[Look]) -> Vec<u32> {
+        let each = |(tick, look): (u64, &Look)| {
+            size.record(*look, (from_tick + tick) * TICK_NS);
             size.eighths()
         };
         (1..).zip(looks).map(each).collect()
@@ -94,17 +113,30 @@ mod tests {
     fn a_move_takes_more_while_moves_lag_and_less_at_rest() {
         let size = RunSize::default();
         assert_eq!((size.eighths(), size.runs_max()), (1, 8));
-        assert_eq!(sizes(&size, 0, &[0.5; 10]), [1, 1, 2, 2, 2, 4, 4, 4, 4, 4]);
+        assert_eq!(sizes(&size, 0, &[moving(0.5); 10]), [1, 1, 2, 2, 2, 4, 4, 4, 4, 4]);
         assert_eq!(size.runs_max(), 32);
-        assert_eq!(sizes(&size, 10, &[0.0; 8]), [4, 4, 2, 2, 2, 1, 1, 1]);
+        assert_eq!(sizes(&size, 10, &[REST; 8]), [4, 4, 2, 2, 2, 1, 1, 1]);
     }
 
     #[test]
     fn what_is_not_seen_three_times_in_a_row_changes_nothing() {
         let size = RunSize::default();
-        assert_eq!(sizes(&size, 0, &[0.9, 0.9, 0.4, 0.9, 0.9, 0.0, 0.9, 0.9]), [1; 8]);
-        assert_eq!(sizes(&size, 8, &[0.9, 0.3, 0.2, 0.3]), [2; 4]);
-        assert_eq!(sizes(&size, 12, &[0.0, 0.0, 0.1, 0.0, 0.0]), [2; 5]);
+        let looks = [0.9, 0.9, 0.4, 0.9, 0.9, 0.0, 0.9, 0.9].map(moving);
+        assert_eq!(sizes(&size, 0, &looks), [1; 8]);
+        assert_eq!(sizes(&size, 8, &[0.9, 0.3, 0.2, 0.3].map(moving)), [2; 4]);
+        assert_eq!(sizes(&size, 12, &[REST, REST, moving(0.1), REST, REST]), [2; 5]);
+    }
+
+    /// A store whose rows all have room is no reason to take them out, however fast they are written over.
+    #[test]
+    fn room_that_gc_makes_is_no_reason_for_larger_moves() {
+        let size = RunSize::default();
+        let collected = Look { is_moving: false, ..moving(1.0) };
+        assert_eq!(sizes(&size, 0, &[collected; 10]), [1; 10]);
+        assert_eq!(sizes(&size, 10, &[moving(0.6); 3]), [1, 1, 2]);
+        assert_eq!(sizes(&size, 13, &[collected; 10]), [2; 10], "nor at rest");
+        let has_room = Look { is_short: false, ..collected };
+        assert_eq!(sizes(&size, 23, &[has_room; 3]), [2, 2, 1], "what is missing for a larger move alone");
     }
 
     /// However often somebody looks, and whatever was seen in between.
@@ -112,9 +144,12 @@ mod tests {
     fn the_worst_of_a_tick_counts() {
         let size = RunSize::default();
         for n in 1..=31 {
-            let missing = if n % 10 == 4 { 0.7 } else { 0.0 };
-            size.record(missing, n * TICK_NS / 10);
+            size.record(if n % 10 == 4 { moving(0.7) } else { REST }, n * TICK_NS / 10);
         }
         assert_eq!(size.eighths(), 2);
+        for n in 32..=92 {
+            size.record(if n % 10 == 4 { moving(0.1) } else { REST }, n * TICK_NS / 10);
+        }
+        assert_eq!(size.eighths(), 2, "something moved in each");
     }
 }
