@@ -644,6 +644,7 @@ impl Engine {
         let stands = published.map_err(index_full)?.is_some();
         if stands {
             copy.draft.record_expiry(&self.log, offset);
+            self.record_copy_of_many(copy.of.table(), key, (copy.slot, new_slot(offset, bytes)), sequence);
             self.gc.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         }
         Ok(stands)
@@ -707,7 +708,9 @@ impl Engine {
                 // Of a cached slot, too: its own count is the one that counts.
                 (same_table && slot.older_versions() > 0).then(|| slot.subtract_older_versions(1))
             });
-            if let Some(slot) = fewer.map_err(index_full)?
+            let fewer = fewer.map_err(index_full)?;
+            self.record_freed_of_many(record, fewer, extent);
+            if let Some(slot) = fewer
                 && is_droppable_tombstone(slot)
                 && let Some(slot) = slot.in_log()
             {

@@ -4,37 +4,30 @@
 //! keep its row in the log for as long as the store is open: only what has no older record moves ([`moving`](super::moving)). Opening counts all records; here those of
 //! the keys alone that a move came by.
 //!
-//! Owns which keys those are, and their count. Promises that a count is exact where it replaces "many": meanwhile no segment is freed and no row relocated, and a key that is
-//! written is left as it is. Must not know why a row did not move.
+//! **By pieces.** A log is large, and where rows move there is always a cycle to be made. So segments are counted one by one, at least one at a time and for no more than a fiftieth of the time while cycles are
+//! wanted, and the count goes on where it stopped: [`ManyCount`] says what must be told meanwhile, and why the outcome is right.
+//!
+//! Owns which keys those are, and their count. Promises that a count is exact where it replaces "many": while a piece is counted, or a count is taken over, no segment is freed, no row relocated by gc and
+//! none merged in place, and a key that was written since is left as it is. Must not know why a row did not move.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use crate::db::deleted::is_droppable_tombstone;
 use crate::db::engine::Engine;
 use crate::index::{LogSlot, Slot};
 use crate::levels::index_full;
-use crate::scheduler::gc_state::ManyKeys;
-use crate::sst::SstKey;
+use crate::log::format::Record;
+use crate::scheduler::gc_state::{CountedKey, ManyCount};
 use crate::sync::atomic::Ordering;
 use crate::{Error, Result};
 
 /// They are counted when so much of what is live is theirs: one part in so many.
 const LIVE_PART: u64 = 64;
-/// Counting takes no more than one part in so many of the time.
+/// Counting takes no more than one part in so many of the time, but for one segment now and then.
 const TIME_PART: u64 = 50;
 
-/// And it is not repeated before so long.
+/// And it is not begun anew before so long.
 const PAUSE_NS: u64 = 10_000_000_000;
-
-/// A key that is counted.
-struct KeyRecords {
-    table: u32,
-    key: Box<[u8]>,
-    /// Leads into the log: a place in the cache may be another row's by the end, and this key's again.
-    slot: LogSlot,
-    /// Records of it, those of its version included.
-    records: u64,
-}
 
 impl Engine {
     /// A row stays in the log because its key has many older records, by its slot; it takes so many bytes.
@@ -42,21 +35,24 @@ impl Engine {
         self.gc.many.lock().insert(table, key, bytes);
     }
 
-    /// Counts the older records of the keys that were noted, if they keep much in the log. Not while a cycle is under way, and not when one is waited for.
+    /// Goes on with the count of the older records of the keys that were noted, if they keep much in the log. Not while a cycle is under way; while one is waited for, by one segment.
     pub(super) fn count_many(&self) {
         let now_ns = self.clock.monotonic_ns();
         let live_part = || self.log.filling().live() / LIVE_PART;
-        if !self.gc.many.lock().is_due(now_ns, live_part) || self.is_cycle_wanted() {
+        if !self.gc.many.lock().is_due(now_ns, live_part) {
             return;
         }
         // Nothing is freed or relocated while it is held, and nothing merged in place.
         let Some(_alone) = self.gc.lock.try_write() else { return };
-        let noted = self.gc.many.lock().take();
+        let under_way = self.gc.many.lock().count.take();
+        let mut count = under_way.unwrap_or_else(|| self.begin_count());
         // What cannot be read keeps its keys where they are; whoever comes by it says so.
-        drop(self.count_records_of(noted));
+        let is_done = self.count_piece(&mut count).unwrap_or(true);
         let ended_ns = self.clock.monotonic_ns();
-        let took_ns = ended_ns.saturating_sub(now_ns);
-        self.gc.many.lock().not_before(ended_ns + (took_ns * TIME_PART).max(PAUSE_NS));
+        let pause_ns = ended_ns.saturating_sub(now_ns) * TIME_PART;
+        let mut many = self.gc.many.lock();
+        many.not_before(ended_ns + if is_done { pause_ns.max(PAUSE_NS) } else { pause_ns });
+        many.count = (!is_done).then_some(count);
     }
 
     /// Whether somebody waits for a cycle, or soon will, or for the store to be closed.
@@ -64,55 +60,88 @@ impl Engine {
         self.scheduler.is_stopped() || self.gc.requested.load(Ordering::Relaxed) || self.room().is_low()
     }
 
-    fn count_records_of(&self, noted: ManyKeys) -> Result<()> {
-        let mut keys: HashMap<u64, KeyRecords> = HashMap::new();
-        let extents: Vec<u32> = {
-            // Who is writing has published it: no record is there that a slot does not count. What is written from now on is in later segments, and changes a slot.
-            let (mut appenders, mut gc) = self.log.every_appender();
-            let guard = self.log.pin();
-            for (table, key) in noted.into_keys() {
-                let slot =
-                    self.catalog.by_id(table).and_then(|table| table.levels.locate_version(&key, &guard));
-                let is_many = |slot: &LogSlot| slot.older_versions() == Slot::OLDER_VERSIONS_SATURATED;
-                if let Some(slot) = slot.and_then(Slot::in_log).filter(is_many) {
-                    let hash = SstKey::new(table, &key).hash();
-                    keys.insert(hash, KeyRecords { table, key, slot, records: 0 });
-                }
-            }
-            appenders.iter_mut().for_each(|appender| appender.seal_all(&self.log));
-            gc.seal_all(&self.log);
-            self.log.segments().into_iter().map(|(extent, ..)| extent).collect()
-        };
-        for extent in extents {
-            if self.is_cycle_wanted() {
-                return Ok(());
-            }
-            self.count_in(extent, &mut keys)?;
+    /// A count of the keys that were noted, with nothing counted yet.
+    fn begin_count(&self) -> ManyCount {
+        // Who is writing has published it: no record is there that a slot does not count. What is written from now on is in later segments, and changes a slot.
+        let (mut appenders, mut gc) = self.log.every_appender();
+        let (guard, mut count) = (self.log.pin(), ManyCount::default());
+        let noted: Vec<(u32, Box<[u8]>)> = self.gc.many.lock().take_keys().collect();
+        for (table, key) in noted {
+            let slot = self.catalog.by_id(table).and_then(|table| table.levels.locate_version(&key, &guard));
+            let is_many = |slot: &LogSlot| slot.older_versions() == Slot::OLDER_VERSIONS_SATURATED;
+            let Some(slot) = slot.and_then(Slot::in_log).filter(is_many) else { continue };
+            let Ok(record) = guard.view().record(slot.offset()) else { continue };
+            let (segment, version) = (self.segment_at(slot.offset()), record.version());
+            count.add_key(CountedKey { table, key, slot, segment, version, records: 0 });
         }
-        keys.into_values().try_for_each(|counted| self.set_count(&counted))
+        appenders.iter_mut().for_each(|appender| appender.seal_all(&self.log));
+        gc.seal_all(&self.log);
+        count.left =
+            self.log.segments().into_iter().map(|(extent, of, _)| (of.segment_number, extent)).collect();
+        count
     }
 
-    fn count_in(&self, extent: u32, keys: &mut HashMap<u64, KeyRecords>) -> Result<()> {
+    /// The number of the segment at a place in the log.
+    fn segment_at(&self, offset: u64) -> u64 {
+        self.log.segment_number((offset / self.log.extent_bytes()) as u32)
+    }
+
+    /// Counts a segment, and others as long as nobody waits; then what it comes to, which ends it. Whether it has ended.
+    fn count_piece(&self, count: &mut ManyCount) -> Result<bool> {
+        let there: BTreeMap<u64, u32> =
+            self.log.segments().into_iter().map(|(extent, of, _)| (of.segment_number, extent)).collect();
+        // What is free has no record any more.
+        count.left.retain(|number, extent| there.get(number) == Some(extent));
+        while let Some((_, extent)) = count.left.pop_first() {
+            self.count_in(extent, count)?;
+            if self.is_cycle_wanted() && !count.left.is_empty() {
+                return Ok(false);
+            }
+        }
+        std::mem::take(count).into_keys().try_for_each(|counted| self.set_count(&counted))?;
+        Ok(true)
+    }
+
+    fn count_in(&self, extent: u32, count: &mut ManyCount) -> Result<()> {
         let mut dropped = self.gc.dropped_in(extent);
         dropped.sort_unstable();
         // What is not counted would be taken for not there.
         let walk = self.log.walk(extent);
         let mut walk = walk.ok_or_else(|| Error::corrupted(format!("segment {extent} cannot be read")))?;
         while let Some(record) = walk.next_record()? {
-            if dropped.binary_search(&record.offset()).is_ok() {
-                continue;
-            }
-            let of_key = keys.get_mut(&SstKey::new(record.table(), record.key()).hash());
-            let is_same = |of: &&mut KeyRecords| of.table == record.table() && *of.key == *record.key();
-            if let Some(counted) = of_key.filter(is_same) {
-                counted.records += 1;
+            if dropped.binary_search(&record.offset()).is_err() {
+                count.found(record.table(), record.key());
             }
         }
         Ok(())
     }
 
-    fn set_count(&self, counted: &KeyRecords) -> Result<()> {
-        let KeyRecords { table: id, key, slot, records } = counted;
+    /// The version of a key was copied, from one slot to another.
+    pub(super) fn record_copy_of_many(
+        &self,
+        table: u32,
+        key: &[u8],
+        (from, to): (LogSlot, LogSlot),
+        version: u64,
+    ) {
+        if from.older_versions() == Slot::OLDER_VERSIONS_SATURATED
+            && let Some(count) = &mut self.gc.many.lock().count
+        {
+            count.copied((table, key), from, (to, self.segment_at(to.offset())), version);
+        }
+    }
+
+    /// A record is gone with its segment, and its key has this slot.
+    pub(super) fn record_freed_of_many(&self, record: &Record<'_>, slot: Option<Slot>, extent: u32) {
+        if slot.is_some_and(|slot| slot.older_versions() == Slot::OLDER_VERSIONS_SATURATED)
+            && let Some(count) = &mut self.gc.many.lock().count
+        {
+            count.freed(record.table(), record.key(), self.log.segment_number(extent));
+        }
+    }
+
+    fn set_count(&self, counted: &CountedKey) -> Result<()> {
+        let CountedKey { table: id, key, slot, segment, version, records } = counted;
         let Some(table) = self.catalog.by_id(*id) else { return Ok(()) };
         let Some(older) = records.checked_sub(slot.records().into()) else { return Ok(()) };
         let older = u8::try_from(older).unwrap_or(Slot::OLDER_VERSIONS_SATURATED);
@@ -120,6 +149,11 @@ impl Engine {
             return Ok(());
         }
         let guard = self.log.pin();
+        if self.segment_at(slot.offset()) != *segment
+            || guard.view().record(slot.offset()).map_or(true, |record| record.version() != *version)
+        {
+            return Ok(());
+        }
         // Who clears a table holds all appenders.
         let _appender = self.log.appender();
         let exact = table.levels.replace(key, &guard, |now| {
@@ -140,15 +174,16 @@ impl Engine {
 #[cfg(test)]
 #[cfg(not(shuttle))]
 mod tests {
-    use hedgerow_device::{CapacityTier, Clock, CrashModel, CrashSim, FastTier};
+    use hedgerow_device::{CapacityTier, Clock, CrashModel, CrashSim, FastTier, Random};
 
     use crate::db::fixture::options;
+    use crate::gc::victims::Need;
     use crate::index::Slot;
-    use crate::{Db, Durability, Key, Options, Schema, Type, row};
+    use crate::sync::atomic::Ordering;
+    use crate::{Db, Durability, Key, Options, Schema, Table, Type, row};
 
-    /// A counter that was written far more often than a slot can count, and then never again, leaves the log like any row.
-    #[test]
-    fn a_row_that_was_hot_moves_once_it_is_cold() {
+    /// A store of counters, the last of which is deleted, that were written far more often than a slot can count.
+    fn store_of_hot_rows() -> (Clock, Db, Table) {
         let sim = CrashSim::new(CrashModel::Pages, 16 << 20);
         let tiers = (FastTier::simulated(&sim), CapacityTier::simulated(&sim));
         let options = Options {
@@ -162,29 +197,90 @@ mod tests {
         let db = Db::open_at(tiers, options, clock.clone()).unwrap();
         let schema = Schema::new().field("n", Type::I64).nullable("text", Type::String);
         let table = db.create_table("t", schema).unwrap();
-        let (engine, text) = (table.engine(), "x".repeat(2_000));
         for n in 0..400 {
-            for key in 0..8u64 {
-                table.put(&key, &row! { n: n, text: text.as_str() }).unwrap();
-            }
+            (0..HOT).for_each(|key| put_long(&table, key, n));
         }
-        let slot =
-            |key: u64| table.shared().levels.locate_version(key.key_bytes().as_ref(), &engine.epoch.pin());
-        let many = Slot::OLDER_VERSIONS_SATURATED;
-        assert!((0..8).all(|key| slot(key).is_some_and(|slot| slot.older_versions() == many)));
+        assert!((0..HOT).all(|key| slot(&table, key).is_some_and(|slot| slot.older_versions() == MANY)));
         // Written while they are hot, and deleted: what hides them is counted, too.
-        assert!(table.delete(&7u64).unwrap());
+        assert!(table.delete(&(HOT - 1)).unwrap());
+        (clock, db, table)
+    }
+
+    const HOT: u64 = 8;
+    const MANY: u8 = Slot::OLDER_VERSIONS_SATURATED;
+
+    fn put_long(table: &Table, key: u64, n: i64) {
+        let text = "x".repeat(2_000);
+        table.put(&key, &row! { n: n, text: text.as_str() }).unwrap();
+    }
+
+    fn slot(table: &Table, key: u64) -> Option<Slot> {
+        table.shared().levels.locate_version(key.key_bytes().as_ref(), &table.engine().epoch.pin())
+    }
+
+    /// A counter that was written far more often than a slot can count, and then never again, leaves the log like any row.
+    #[test]
+    fn a_row_that_was_hot_moves_once_it_is_cold() {
+        let (clock, db, table) = store_of_hot_rows();
         for _ in 0..4 {
-            engine.move_now();
+            table.engine().move_now();
             clock.advance_ms(60_000);
             db.check_counts().unwrap();
         }
-        for key in 0..8u64 {
-            assert!(slot(key).is_none(), "row {key} is in the log still: {:?}", slot(key));
+        for key in 0..HOT {
+            assert!(slot(&table, key).is_none(), "row {key} is in the log still: {:?}", slot(&table, key));
         }
-        for key in 0..7u64 {
+        for key in 0..HOT - 1 {
             assert_eq!(table.get(&key).unwrap().unwrap().get_as::<i64>("n").unwrap(), 399);
         }
-        assert!(!table.exists(&7u64).unwrap());
+        assert!(!table.exists(&(HOT - 1)).unwrap());
+    }
+
+    /// With cycles wanted all the time a count goes on by a segment at a time, beside segments that are freed, rows that are copied and keys that are written: what it comes to is exact, and
+    /// counts of nobody who was written since it began.
+    #[test]
+    fn a_count_gets_through_though_there_is_no_pause() {
+        let (mut under_way, mut rewritten) = (0, 0);
+        for seed in 0..4 {
+            let (clock, db, table) = store_of_hot_rows();
+            let (engine, mut random) = (table.engine(), Random::from_seed(seed));
+            let mut newest = [399; HOT as usize - 1];
+            let mut rounds = 0;
+            while (0..HOT).any(|key| slot(&table, key).is_some()) {
+                rounds += 1;
+                assert!(rounds < 400, "they are in the log still, {under_way} rounds of counting");
+                // As it is where writers wait for room all the time.
+                engine.gc.requested.store(true, Ordering::Relaxed);
+                for n in 0..40 {
+                    put_long(&table, 1_000 + random.below(2_000), n);
+                }
+                if rounds < 60 && random.below(4) == 0 {
+                    let key = random.below(HOT - 1);
+                    rewritten +=
+                        u64::from(slot(&table, key).is_some_and(|slot| slot.older_versions() == MANY));
+                    newest[key as usize] += 1;
+                    match random.below(2) {
+                        0 => put_long(&table, key, newest[key as usize]),
+                        _ => table.update(&key, &row! { n: newest[key as usize] }).unwrap(),
+                    }
+                }
+                match random.below(3) {
+                    0 => engine.move_now(),
+                    1 => engine.move_sealed(),
+                    _ => drop(engine.run_gc(Need::Now).unwrap()),
+                }
+                under_way += u64::from(engine.gc.many.lock().count.is_some());
+                clock.advance_ms(11_000);
+                db.check_counts().unwrap();
+            }
+            for (key, n) in newest.into_iter().enumerate() {
+                assert_eq!(table.get(&(key as u64)).unwrap().unwrap().get_as::<i64>("n").unwrap(), n);
+            }
+            assert!(!table.exists(&(HOT - 1)).unwrap());
+        }
+        assert!(
+            under_way >= 4 && rewritten >= 2,
+            "{under_way} rounds of counting, {rewritten} writes beside it"
+        );
     }
 }

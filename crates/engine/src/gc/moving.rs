@@ -728,7 +728,7 @@ impl Engine {
 
     #[cfg(test)]
     #[cfg(not(shuttle))]
-    fn move_sealed(&self) {
+    pub(crate) fn move_sealed(&self) {
         self.move_by_hand(false).expect("a run can be written");
     }
 }

@@ -3,12 +3,14 @@
 //! Owns the request for a cycle, the victims that wait to be freed, and the count of what was done. Promises to tell
 //! whether a cycle is under way, or was since somebody looked. Must not know how a segment is emptied.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use super::run_size::RunSize;
 use super::throttle::{Throttle, Work};
 
 use crate::Error;
+use crate::index::LogSlot;
+use crate::sst::SstKey;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Mutex, RwLock};
 
@@ -159,6 +161,8 @@ pub(crate) struct ManyKeys {
     /// Bytes of their rows.
     bytes: u64,
     not_before_ns: u64,
+    /// What is being counted.
+    pub(crate) count: Option<ManyCount>,
 }
 
 /// So many are noted at most; the others' turn comes when these have been counted.
@@ -171,23 +175,100 @@ impl ManyKeys {
         }
     }
 
-    /// Whether it is time to count, and their rows take more than so much.
+    /// Whether it is time to count: a count is under way, or their rows take more than so much.
     pub(crate) fn is_due(&self, now_ns: u64, bytes: impl FnOnce() -> u64) -> bool {
         let is_full = self.keys.len() == MANY_KEYS_MAX;
-        !self.keys.is_empty() && now_ns >= self.not_before_ns && (is_full || self.bytes > bytes())
+        let is_wanted = || !self.keys.is_empty() && (is_full || self.bytes > bytes());
+        now_ns >= self.not_before_ns && (self.count.is_some() || is_wanted())
     }
 
-    /// All of them; there are none then.
-    pub(crate) fn take(&mut self) -> ManyKeys {
-        std::mem::take(self)
+    /// All keys; there are none then.
+    pub(crate) fn take_keys(&mut self) -> impl Iterator<Item = (u32, Box<[u8]>)> {
+        self.bytes = 0;
+        std::mem::take(&mut self.keys).into_iter()
     }
 
     pub(crate) fn not_before(&mut self, ns: u64) {
         self.not_before_ns = ns;
     }
+}
 
-    pub(crate) fn into_keys(self) -> impl Iterator<Item = (u32, Box<[u8]>)> {
-        self.keys.into_iter()
+/// A key that is counted.
+#[derive(Debug)]
+pub(crate) struct CountedKey {
+    pub(crate) table: u32,
+    pub(crate) key: Box<[u8]>,
+    /// Leads into the log: a place in the cache may be another row's by the end, and this key's again.
+    pub(crate) slot: LogSlot,
+    /// The segment that it leads to.
+    pub(crate) segment: u64,
+    /// Of the record there: no write of the key leaves it as it is.
+    pub(crate) version: u64,
+    /// Records of it in segments that were counted and are not free, those of its version included.
+    pub(crate) records: u64,
+}
+
+/// A count of the records of some keys, a few segments at a time.
+///
+/// What it comes to of a key counts only if in the end its slot, the number of the segment that this leads to and the version there are as they were last known here: then nobody has written the
+/// key since the count began. For a write changes the version, and so does a merge in place. What else can happen to records of such a key is told: that one
+/// was copied ([`ManyCount::copied`]), and that a segment with one is free ([`ManyCount::freed`]). So the number is that of its records in the segments that there are, once all that there were in the
+/// beginning are counted or free. An event of which nobody tells leaves the slot other than it is known, for a place in a segment is never written twice; it costs the key its count, and nothing else.
+#[derive(Debug, Default)]
+pub(crate) struct ManyCount {
+    /// By the hash of table and key.
+    keys: HashMap<u64, CountedKey>,
+    /// Segments that are not counted yet: their first extents, by their numbers.
+    pub(crate) left: BTreeMap<u64, u32>,
+}
+
+impl ManyCount {
+    pub(crate) fn add_key(&mut self, key: CountedKey) {
+        self.keys.insert(SstKey::new(key.table, &key.key).hash(), key);
+    }
+
+    fn key_mut(&mut self, table: u32, key: &[u8]) -> Option<&mut CountedKey> {
+        let of_hash = self.keys.get_mut(&SstKey::new(table, key).hash());
+        of_hash.filter(|of| of.table == table && *of.key == *key)
+    }
+
+    /// A record of the key, if it is one of these, is in a segment that is counted now.
+    pub(crate) fn found(&mut self, table: u32, key: &[u8]) {
+        if let Some(counted) = self.key_mut(table, key) {
+            counted.records += 1;
+        }
+    }
+
+    /// The version of a key was copied: a record more, in a segment that was not there in the beginning.
+    pub(crate) fn copied(
+        &mut self,
+        (table, key): (u32, &[u8]),
+        from: LogSlot,
+        to: (LogSlot, u64),
+        version: u64,
+    ) {
+        let Some(counted) = self.key_mut(table, key) else { return };
+        match (counted.slot, counted.version) == (from, version) {
+            true => {
+                (counted.slot, counted.segment) = to;
+                counted.records += 1;
+            }
+            false => drop(self.keys.remove(&SstKey::new(table, key).hash())),
+        }
+    }
+
+    /// A record of the key is gone with the segment of this number.
+    pub(crate) fn freed(&mut self, table: u32, key: &[u8], segment: u64) {
+        if self.left.contains_key(&segment) {
+            return;
+        }
+        if let Some(counted) = self.key_mut(table, key) {
+            counted.records = counted.records.saturating_sub(1);
+        }
+    }
+
+    pub(crate) fn into_keys(self) -> impl Iterator<Item = CountedKey> {
+        self.keys.into_values()
     }
 }
 
