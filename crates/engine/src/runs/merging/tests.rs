@@ -699,7 +699,7 @@ fn runs_that_follow_one_another_are_not_written_anew() {
 /// What a merge would take something off is written anew, if others have nothing of its keys or do.
 #[test]
 fn what_is_of_no_use_is_not_handed_down() {
-    for reason in ["tombstones", "expiry", "a table that is gone", "it is small", "most was trimmed off"] {
+    for reason in ["tombstones", "expiry", "a table that is gone", "it is small"] {
         let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
         let (tiers, clock) =
             ((FastTier::simulated(&sim), CapacityTier::simulated(&sim)), Clock::manual(1_000));
@@ -725,22 +725,12 @@ fn what_is_of_no_use_is_not_handed_down() {
                 put_long(&table, &mut now, 6..10, 2);
                 gone.put(&5u64, &row! { n: 2, text: long.as_str() }).unwrap();
             }
-            "it is small" => put_long(&table, &mut now, 6..7, 2),
-            _ => put_long(&table, &mut now, 6..14, 2),
+            _ => put_long(&table, &mut now, 6..7, 2),
         }
         engine.move_now();
         clock.advance_ms(1_000);
         drop(gone);
         assert!(db.drop_table("gone").unwrap());
-        if reason == "most was trimmed off" {
-            // Two files of which a part is merged with something newer.
-            put_long(&table, &mut now, 6..9, 3);
-            engine.move_now();
-            let mut job = MergeJob { upto: Some(composite(&table, 9)), ..job_of(engine, 0..2) };
-            while merge_one(engine, &mut job).unwrap() == Merged::Slice {}
-            let runs = engine.runs.current();
-            assert!(runs.runs()[0].ranges.iter().any(|range| !is_mostly_there(range)), "{reason}");
-        }
         let (before, runs) = (engine.runs.merged().bytes, runs_of(engine));
         merge(engine, 0..runs).unwrap();
         assert!(engine.runs.merged().bytes > before, "{reason}");
@@ -755,10 +745,6 @@ fn what_is_of_no_use_is_not_handed_down() {
             |known: &crate::sst::SstTable| known.table != table.shared().id.load(atomic::Ordering::Relaxed);
         assert!(!runs.files().iter().any(|sst| sst.tables().iter().any(gone)), "{reason}");
     }
-}
-
-fn composite(table: &Table, key: u64) -> Vec<u8> {
-    composite_key(table.shared().id.load(atomic::Ordering::Relaxed), key.key_bytes().as_ref())
 }
 
 /// A cut while files change their run, and while what lies between them is written.
