@@ -161,7 +161,7 @@ impl Engine {
             let moves_soon = self.is_short_of_landing();
             worked = self.log.prefault_extents(moves_soon);
             worked |= populated.is_ok_and(|bytes| bytes > 0) | garbage;
-            worked |= self.log.remap_sealed(moves_soon);
+            worked |= self.log.remap_sealed(self.is_near_landing());
             // Writers take extents as they fill them, and this thread wakes for each.
             self.pace_writers();
             self.log.give_back();

@@ -209,6 +209,11 @@ impl Engine {
         self.moves_help() && self.room().available < self.landing_extents()
     }
 
+    /// Whether what is sealed now is likely to be waited for by a move, if not soon: the first one would wait for all that was never written to the disk.
+    pub(crate) fn is_near_landing(&self) -> bool {
+        self.moves_help() && self.room().available / 2 < self.landing_extents()
+    }
+
     /// How much of the index's last quarter is taken, from 0 to 1. What a move left counts as room: new keys go into leaves that became sparse.
     fn index_pressure(&self) -> f64 {
         let most = self.options.index_bytes_max as f64;
@@ -234,18 +239,15 @@ impl Engine {
         if !self.moves_help() {
             return self.gc.throttle.pace(0.0, 0);
         }
-        let extents = |extents: u32| (u64::from(extents) * self.log.extent_bytes()) as f64;
-        let (now, soon) = (extents(self.room().available), self.gc.moving_bytes() as f64);
-        let missing = |there: f64| 1.0 - there / extents(self.landing_extents());
+        let (available, extent_bytes) = (self.room().available, self.log.extent_bytes());
+        let least = landing(self.log.space().room().1, 1, extent_bytes);
+        let expected = self.gc.run_size.expected(available, least, self.landing_extents());
+        let extents = |extents: u32| (u64::from(extents) * extent_bytes) as f64;
+        let (now, soon) = (extents(available), self.gc.moving_bytes() as f64);
+        let missing = |there: f64| 1.0 - there / extents(expected);
         // What a move will have freed is not free yet: what is must last until then, through the syncs at its end.
         let of_tier = missing(now + soon).max(2.0 * missing(now) - 1.0).clamp(0.0, 1.0);
-        let (_, all) = self.log.space().room();
-        let least = landing(all, 1, self.log.extent_bytes());
-        let look = Look {
-            missing: of_tier,
-            is_moving: self.gc.is_moving(),
-            is_short: self.room().available < least,
-        };
+        let look = Look { missing: of_tier, is_moving: self.gc.is_moving(), is_short: available < least };
         self.gc.run_size.record(look, self.clock.monotonic_ns());
         let backlog = self.runs.merge_backlog();
         self.gc.set_merge_share(merge_share(of_tier, backlog));

@@ -24,6 +24,8 @@ const LAGS_FROM: f64 = 0.5;
 #[derive(Debug)]
 pub(crate) struct RunSize {
     eighths: AtomicU32,
+    /// The most extents that were free, up to as many as are wanted.
+    reached: AtomicU32,
     watch: Mutex<Watch>,
 }
 
@@ -52,7 +54,7 @@ struct Watch {
 
 impl Default for RunSize {
     fn default() -> RunSize {
-        RunSize { eighths: AtomicU32::new(EIGHTHS[0]), watch: Mutex::default() }
+        RunSize { eighths: AtomicU32::new(EIGHTHS[0]), reached: AtomicU32::new(0), watch: Mutex::default() }
     }
 }
 
@@ -65,6 +67,14 @@ impl RunSize {
     /// How many runs there may be before some are merged: 8, 16 or 32.
     pub(crate) fn runs_max(&self) -> usize {
         RUNS_PER_EIGHTH * self.eighths() as usize
+    }
+
+    /// Of how many free extents it is said that some are missing, where `available` are free, with the smallest moves `least` should be, and with those of now `wanted`. That rises
+    /// with what moves make, not at once with what they take: else writers would stand still until the difference is there.
+    pub(crate) fn expected(&self, available: u32, least: u32, wanted: u32) -> u32 {
+        let reached = self.reached.load(Ordering::Relaxed).max(available).clamp(least, wanted.max(least));
+        self.reached.store(reached, Ordering::Relaxed);
+        reached
     }
 
     /// Somebody looked. Room that is missing while no row moves is for gc to make: larger moves would not help, and take out rows for which there is room.
@@ -137,6 +147,18 @@ mod tests {
         assert_eq!(sizes(&size, 13, &[collected; 10]), [2; 10], "nor at rest");
         let has_room = Look { is_short: false, ..collected };
         assert_eq!(sizes(&size, 23, &[has_room; 3]), [2, 2, 1], "what is missing for a larger move alone");
+    }
+
+    #[test]
+    fn what_is_missing_rises_with_what_moves_make() {
+        let size = RunSize::default();
+        assert_eq!(size.expected(1, 3, 3), 3);
+        assert_eq!(size.expected(2, 3, 9), 3, "a move takes more from now on, and nothing is free yet");
+        assert_eq!(size.expected(6, 3, 9), 6);
+        assert_eq!(size.expected(4, 3, 9), 6, "and what was there once is missing");
+        assert_eq!(size.expected(20, 3, 9), 9);
+        assert_eq!(size.expected(1, 3, 5), 5);
+        assert_eq!(size.expected(1, 3, 3), 3);
     }
 
     /// However often somebody looks, and whatever was seen in between.
