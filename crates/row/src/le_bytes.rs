@@ -30,7 +30,15 @@ pub fn u128_at(bytes: &[u8], at: usize) -> u128 {
 
 #[inline(always)]
 fn array_at<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
-    let mut array = [0; N];
-    array.copy_from_slice(&bytes[at..at + N]);
-    array
+    // Not by `copy_from_slice`: that is a call where it is not inlined, for which there is no promise.
+    match bytes.get(at..).and_then(<[u8]>::first_chunk) {
+        Some(array) => *array,
+        None => no_such_bytes(bytes.len(), at),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn no_such_bytes(len: usize, at: usize) -> ! {
+    panic!("a number at {at} of {len} bytes")
 }
