@@ -9,7 +9,9 @@
 //!
 //! A file of rows that were just moved here is one that nobody has asked for lately: its pages in the cache would cost those of the mapped log
 //! theirs. Copying them there takes most of a core besides. So files are written by `O_DIRECT`, [`STEP_BYTES`] at a time, each step while the next is filled; where the file system refuses that, through
-//! the cache, which is told to let go. Reads go through the cache: it is the large one, shared by all processes, and its hits cost no request.
+//! the cache, which is told to let go. Reads go through the cache: it is the large one, shared by all processes, and its hits cost no request. But to go through it costs about
+//! half of the processor time of a read that it cannot answer (a page is found and given up, the bytes are copied, and each read is a request that the device is told of by
+//! itself). So who knows that it is in vain asks for a read [past it](FileRead::past_cache).
 
 use std::fmt;
 use std::io;
@@ -382,6 +384,9 @@ pub struct FileRead<'a> {
     pub offset: u64,
     /// How many they are.
     pub bytes: usize,
+    /// The page cache is not to keep them: unless it has them already they are read past it, where the file system can do that, the place is one of whole pages, and so is
+    /// the length.
+    pub past_cache: bool,
 }
 
 impl CapacityFile {
@@ -428,7 +433,7 @@ impl CapacityFile {
     /// As [`CapacityFile::read_at`].
     pub fn read(&self, offset: u64, bytes: usize) -> Result<OwnedBytes> {
         match &self.opened {
-            Opened::Directory(file) => file.read_owned(offset, bytes),
+            Opened::Directory(file) => file.read_owned(offset, bytes, false),
             Opened::Simulated(..) => {
                 let mut read = OwnedBytes::zeroed(bytes);
                 self.read_at(offset, &mut read.as_mut_slice()[..bytes])?;
@@ -441,9 +446,12 @@ impl CapacityFile {
     /// [`CapacityFile::read`] says of it. Others go on meanwhile.
     pub fn read_many(reads: &[FileRead<'_>], mut done: impl FnMut(usize, Result<OwnedBytes>)) {
         let (mut on_disk, mut is_counted) = (Vec::with_capacity(reads.len()), false);
-        for (number, &FileRead { file, offset, bytes }) in reads.iter().enumerate() {
+        for (number, &FileRead { file, offset, bytes, past_cache }) in reads.iter().enumerate() {
             match &file.opened {
-                Opened::Directory(file) => on_disk.push(NumberedRead { number, file, offset, bytes }),
+                Opened::Directory(file) => {
+                    let is_direct = past_cache && file.can_pass_cache(offset, bytes);
+                    on_disk.push(NumberedRead { number, file, offset, bytes, is_direct });
+                }
                 Opened::Simulated(sim, file) => {
                     if !std::mem::replace(&mut is_counted, true) {
                         sim.count_file_wait();

@@ -26,7 +26,7 @@
 //! `&SharedBytes` they may, as behind any atomic. What of them nobody stores to is lent as a slice ([`SharedBytes::frozen`]): most of a record, always.
 #![allow(unsafe_code)]
 
-use std::cell::{Cell, UnsafeCell};
+use std::cell::{Cell, RefCell, UnsafeCell};
 use std::fmt;
 use std::mem::{ManuallyDrop, MaybeUninit};
 use std::ops::Range;
@@ -148,53 +148,122 @@ impl SharedBytes {
     }
 }
 
-/// Bytes of one owner, in whole words: written through it alone, and lent as [`SharedBytes`] for whoever looks at both kinds.
+/// What devices read at least, and the least that memory for direct reads is aligned to.
+const SECTOR_BYTES: usize = 512;
+
+/// Words of a sector, at an address that a direct read can begin at.
+#[repr(C, align(512))]
+struct Sector([AtomicU64; SECTOR_BYTES / WORD_BYTES]);
+
+const _: () = assert!(size_of::<Sector>() == SECTOR_BYTES && align_of::<Sector>() == SECTOR_BYTES);
+
+impl Sector {
+    fn zeroed() -> Sector {
+        Sector([const { AtomicU64::new(0) }; SECTOR_BYTES / WORD_BYTES])
+    }
+}
+
+/// Bytes of one owner, in whole sectors of 512: written through it alone, and lent as [`SharedBytes`] for whoever looks at both kinds.
 pub struct OwnedBytes {
-    words: Box<[AtomicU64]>,
+    sectors: Box<[Sector]>,
+}
+
+/// Memory of what was dropped is kept for what is read next, where it has no more sectors than this: a block of a sorted table, mostly.
+const KEPT_SECTORS_MAX: usize = 16;
+/// So many of each length that is kept: whole pages.
+const KEPT_MAX: usize = 32;
+
+/// What a thread keeps of each number of whole pages.
+type Kept = [Vec<Box<[MaybeUninit<Sector>]>>; KEPT_SECTORS_MAX / SECTORS_A_PAGE];
+
+const SECTORS_A_PAGE: usize = 4096 / SECTOR_BYTES;
+
+thread_local! {
+    /// Aligned memory is slow to get and to give back: about a tenth of what a read costs the processor.
+    static KEPT: RefCell<Kept> = const { RefCell::new([const { Vec::new() }; KEPT_SECTORS_MAX / SECTORS_A_PAGE]) };
+}
+
+/// Where memory of so many sectors is kept, if it is.
+fn kept_place(sectors: usize) -> Option<usize> {
+    (sectors.is_multiple_of(SECTORS_A_PAGE) && sectors <= KEPT_SECTORS_MAX)
+        .then(|| (sectors / SECTORS_A_PAGE).checked_sub(1))
+        .flatten()
+}
+
+fn take_kept(sectors: usize) -> Option<Box<[MaybeUninit<Sector>]>> {
+    let place = kept_place(sectors)?;
+    KEPT.try_with(|kept| kept.borrow_mut()[place].pop()).ok().flatten()
+}
+
+fn keep(memory: Box<[MaybeUninit<Sector>]>) {
+    let Some(place) = kept_place(memory.len()) else { return };
+    // A thread that is ending keeps nothing.
+    let _ = KEPT.try_with(|kept| {
+        let kept = &mut kept.borrow_mut()[place];
+        if kept.len() < KEPT_MAX {
+            kept.push(memory);
+        }
+    });
+}
+
+impl Drop for OwnedBytes {
+    fn drop(&mut self) {
+        let sectors = std::mem::take(&mut self.sectors);
+        if kept_place(sectors.len()).is_some() {
+            // SAFETY: what is initialized may be taken for what need not be; sectors have nothing to drop.
+            keep(unsafe { Box::from_raw(Box::into_raw(sectors) as *mut [MaybeUninit<Sector>]) });
+        }
+    }
 }
 
 impl OwnedBytes {
-    /// Zeros: `bytes` of them, and so many more as fill the last word.
+    /// Zeros: `bytes` of them, and so many more as fill the last sector.
     pub fn zeroed(bytes: usize) -> OwnedBytes {
-        OwnedBytes { words: (0..bytes.div_ceil(WORD_BYTES)).map(|_| AtomicU64::new(0)).collect() }
+        OwnedBytes { sectors: (0..bytes.div_ceil(SECTOR_BYTES)).map(|_| Sector::zeroed()).collect() }
     }
 
     /// All of them, to be read and written.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
-        let bytes = size_of_val(&*self.words);
+        let bytes = size_of_val(&*self.sectors);
         // SAFETY: the words are ours, and by `&mut self` nobody else looks at them; any bytes are atomics' numbers.
-        unsafe { slice::from_raw_parts_mut(self.words.as_mut_ptr().cast::<u8>(), bytes) }
+        unsafe { slice::from_raw_parts_mut(self.sectors.as_mut_ptr().cast::<u8>(), bytes) }
     }
 
     /// All of them, to be read.
+    #[inline]
     pub fn as_slice(&self) -> &[u8] {
-        self.shared().frozen(0..size_of_val(&*self.words))
+        self.shared().frozen(0..size_of_val(&*self.sectors))
     }
 
     /// All of them, as those of a tier are lent.
     #[inline]
     pub fn shared(&self) -> &SharedBytes {
         // SAFETY: the words are ours; through `SharedBytes` nobody can store, and otherwise only by `&mut self`.
-        unsafe { SharedBytes::from_raw(self.words.as_ptr().cast(), self.words.len()) }
+        unsafe {
+            SharedBytes::from_raw(self.sectors.as_ptr().cast(), size_of_val(&*self.sectors) / WORD_BYTES)
+        }
     }
 }
 
 /// Memory for [`OwnedBytes`] that a device will fill: nothing is stored there before.
 pub(crate) struct UnfilledBytes {
     /// A `Box` that was let go of: whoever moves one says that nobody else has its memory.
-    words: NonNull<[MaybeUninit<AtomicU64>]>,
+    sectors: NonNull<[MaybeUninit<Sector>]>,
     bytes: usize,
 }
 
 impl UnfilledBytes {
     /// For `bytes` of them.
     pub(crate) fn new(bytes: usize) -> UnfilledBytes {
-        let mut words = Box::new_uninit_slice(bytes.div_ceil(WORD_BYTES));
-        if let Some(last) = words.last_mut() {
-            // A part of it is filled by nobody, where it is no whole word.
-            last.write(AtomicU64::new(0));
+        let count = bytes.div_ceil(SECTOR_BYTES);
+        let mut sectors = take_kept(count).unwrap_or_else(|| Box::new_uninit_slice(count));
+        if let Some(last) = sectors.last_mut()
+            && !bytes.is_multiple_of(SECTOR_BYTES)
+        {
+            // A part of it is filled by nobody.
+            last.write(Sector::zeroed());
         }
-        UnfilledBytes { words: NonNull::from(Box::leak(words)), bytes }
+        UnfilledBytes { sectors: NonNull::from(Box::leak(sectors)), bytes }
     }
 
     /// How many they are to be.
@@ -204,7 +273,7 @@ impl UnfilledBytes {
 
     /// Where they are to be put.
     pub(crate) fn as_ptr(&self) -> *mut u8 {
-        self.words.cast().as_ptr()
+        self.sectors.cast().as_ptr()
     }
 
     /// The bytes.
@@ -212,16 +281,16 @@ impl UnfilledBytes {
     /// # Safety
     /// All [`UnfilledBytes::len`] of them were stored to, and nobody stores to them any more.
     pub(crate) unsafe fn assume_filled(self) -> OwnedBytes {
-        let words = ManuallyDrop::new(self).words;
+        let sectors = ManuallyDrop::new(self).sectors;
         // SAFETY: it was let go of in `new`, and is let go of by `self`; any bytes are atomics' numbers, and these are there.
-        OwnedBytes { words: unsafe { Box::from_raw(words.as_ptr()).assume_init() } }
+        OwnedBytes { sectors: unsafe { Box::from_raw(sectors.as_ptr()).assume_init() } }
     }
 }
 
 impl Drop for UnfilledBytes {
     fn drop(&mut self) {
         // SAFETY: it was let go of in `new`.
-        drop(unsafe { Box::from_raw(self.words.as_ptr()) });
+        keep(unsafe { Box::from_raw(self.sectors.as_ptr()) });
     }
 }
 

@@ -138,7 +138,7 @@ fn block_of(opened: &[CapacityFile], n: u64, rows_a_file: u64, block_bytes: u64)
     let file = &opened[(n / rows_a_file) as usize];
     let blocks = file.bytes().unwrap() / block_bytes - 1;
     let offset = (n % rows_a_file) * blocks / rows_a_file * block_bytes;
-    FileRead { file, offset, bytes: block_bytes as usize }
+    FileRead { file, offset, bytes: block_bytes as usize, past_cache: true }
 }
 
 fn main() {
@@ -168,7 +168,7 @@ fn main() {
     let together = arguments.number("together", 32) as usize;
     let place_of = |n: u64| block_of(&opened, n, files.rows_a_file, block_bytes);
     let bare = |n: u64| {
-        let FileRead { file, offset, bytes } = place_of(n);
+        let FileRead { file, offset, bytes, .. } = place_of(n);
         file.read_at(offset, &mut vec![0; bytes]).unwrap();
     };
     look_together("bare reads of the disk", &places(13), together, |part| {

@@ -25,7 +25,7 @@ use crate::Result;
 use crate::log::check_waits_alone;
 use crate::log::format::RecordKind;
 use crate::manifest::version::{FileRange, SstVersion};
-use crate::sst::{BlockReads, FoundRecord, Sst, SstCounts, SstKey, SstLook, SstTable};
+use crate::sst::{BlockReads, DataPages, FoundRecord, Sst, SstCounts, SstKey, SstLook, SstTable};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 pub(crate) mod cursor;
@@ -182,6 +182,13 @@ pub(crate) enum RunsLook {
     Lacking,
 }
 
+/// The only block that can have anything of a key.
+#[derive(Debug)]
+struct OneBlock {
+    sst: Sst,
+    pages: DataPages,
+}
+
 /// What counts at one moment.
 #[derive(Debug, Default)]
 pub(crate) struct OpenRuns {
@@ -277,23 +284,63 @@ impl OpenRuns {
     /// # Errors
     /// `Corrupted`; what the capacity tier refuses.
     pub(crate) fn look(&self, key: &SstKey, upto: u64, reads: &mut BlockReads) -> Result<RunsLook> {
-        let (mut found, mut is_lacking) = (FoundVersions::default(), false);
+        self.look_for_way(key, upto, reads, &mut None)
+    }
+
+    /// [`OpenRuns::look`], and of one that lacks a single block, with which it ends, which that is.
+    fn look_for_way(
+        &self,
+        key: &SstKey,
+        upto: u64,
+        reads: &mut BlockReads,
+        way: &mut Option<OneBlock>,
+    ) -> Result<RunsLook> {
+        let (mut found, mut lacking, mut others) = (FoundVersions::default(), 0, 0);
+        *way = None;
         let visible = self.runs.iter().filter(|run| run.is_visible(upto));
         for range in visible.filter_map(|run| run.range_of(key.bytes())) {
-            match range.sst.look(key, reads) {
-                Ok(SstLook::Absent) => {}
-                Ok(SstLook::Lacking) => is_lacking = true,
-                Ok(SstLook::Found(record)) => {
+            match range.sst.look_for_way(key, reads) {
+                Ok((SstLook::Absent, _)) => {}
+                Ok((SstLook::Lacking, pages)) => {
+                    lacking += 1;
+                    *way = pages.map(|pages| OneBlock { sst: range.sst.clone(), pages });
+                }
+                Ok((SstLook::Found(record), _)) => {
+                    others += 1;
                     if record.sequence() <= upto && !found.push(record) {
                         break;
                     }
                 }
-                Err(error) if !is_lacking => return Err(error),
+                Err(error) if lacking == 0 => return Err(error),
                 // What lacks is newer, and may hide it: the look that is made again will tell.
-                Err(_) => break,
+                Err(_) => {
+                    others += 1;
+                    break;
+                }
             }
         }
-        Ok(if is_lacking { RunsLook::Lacking } else { RunsLook::Found(found) })
+        if lacking + others > 1 {
+            *way = None;
+        }
+        Ok(if lacking > 0 { RunsLook::Lacking } else { RunsLook::Found(found) })
+    }
+
+    /// [`OpenRuns::look_for_way`] again, after what it lacked was read.
+    fn look_again(
+        &self,
+        key: &SstKey,
+        upto: u64,
+        reads: &mut BlockReads,
+        way: &mut Option<OneBlock>,
+    ) -> Result<RunsLook> {
+        let Some(OneBlock { sst, pages }) = way else { return self.look_for_way(key, upto, reads, way) };
+        let mut found = FoundVersions::default();
+        match sst.look_at(key, *pages, reads)? {
+            SstLook::Lacking => return Ok(RunsLook::Lacking),
+            SstLook::Found(record) if record.sequence() <= upto => drop(found.push(record)),
+            SstLook::Found(_) | SstLook::Absent => {}
+        }
+        Ok(RunsLook::Found(found))
     }
 
     /// How many records the files have of the table of this number, whether they count or not.
@@ -327,9 +374,9 @@ impl OpenRuns {
     /// `Corrupted`; what the capacity tier refuses.
     pub(crate) fn find(&self, key: &SstKey, upto: u64) -> Result<FoundVersions> {
         check_waits_alone();
-        let mut reads = BlockReads::new();
+        let (mut reads, mut way) = (BlockReads::new(), None);
         loop {
-            match self.look(key, upto, &mut reads)? {
+            match self.look_again(key, upto, &mut reads, &mut way)? {
                 RunsLook::Found(found) => return Ok(found),
                 RunsLook::Lacking => reads.run(),
             }
@@ -343,10 +390,13 @@ impl OpenRuns {
         for group in keys.chunks(FOUND_TOGETHER) {
             let mut reads = BlockReads::new();
             let mut found: Vec<Option<Result<FoundVersions>>> = group.iter().map(|_| None).collect();
+            let mut ways: Vec<Option<OneBlock>> = group.iter().map(|_| None).collect();
             while found.iter().any(Option::is_none) {
                 reads.run();
-                for (found, key) in found.iter_mut().zip(group).filter(|(found, _)| found.is_none()) {
-                    *found = match self.look(key, upto, &mut reads) {
+                let left =
+                    found.iter_mut().zip(group).zip(&mut ways).filter(|((found, _), _)| found.is_none());
+                for ((found, key), way) in left {
+                    *found = match self.look_again(key, upto, &mut reads, way) {
                         Ok(RunsLook::Found(versions)) => Some(Ok(versions)),
                         Ok(RunsLook::Lacking) => None,
                         Err(error) => Some(Err(error)),

@@ -7,12 +7,12 @@
 //! * `sst/filter.rs`: the split-block Bloom filter.
 //! * `sst/writer.rs`: a file from records in key order.
 //! * `sst/block.rs`: blocks in memory, and the cache of those that were verified.
-//! * `sst/reader.rs`: a file that is looked into. `sst/block_reads.rs`: without waiting, or many at a time. `sst/cursor.rs`: one that is walked. `sst/salvage.rs`: one that is damaged. `sst/look_counts.rs`: what looks cost.
+//! * `sst/reader.rs`: a file that is looked into. `sst/block_reads.rs`: without waiting, or many at a time. `sst/cursor.rs`: one that is walked. `sst/salvage.rs`: one that is damaged. `sst/look_counts.rs`: what looks cost. `sst/first_reads.rs`: which blocks are read for the first time.
 
 pub use crate::options::Compression;
 pub use block::BlockCache;
-pub(crate) use block_reads::not_at_hand;
 pub use block_reads::{BlockReads, SstLook, WalkBlocks};
+pub(crate) use block_reads::{DataPages, not_at_hand};
 pub use cursor::SstCursor;
 pub use format::{SstCounts, SstId, SstTable, composite_key};
 pub(crate) use format::{is_foreign_header, store_in_header};
@@ -25,6 +25,7 @@ mod block;
 mod block_reads;
 mod cursor;
 mod filter;
+mod first_reads;
 mod format;
 mod look_counts;
 mod reader;

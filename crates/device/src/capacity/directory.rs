@@ -8,7 +8,8 @@ use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use crate::copy::DirectoryLock;
 use crate::error::{DeviceError, Result};
@@ -17,6 +18,16 @@ use crate::file::{
     write_zeros,
 };
 use crate::relaxed::{OwnedBytes, UnfilledBytes};
+
+/// Pages of the page cache.
+const PAGE_BYTES: u64 = 4096;
+/// The number of `cachestat`, the same on all architectures.
+const SYS_CACHESTAT: libc::c_long = 451;
+
+/// A file of which the page cache had nothing so many times in a row is one of which it has little: it is asked less often.
+const UNCACHED_SURE: u8 = 32;
+/// Once in so many times then.
+const ASKED_EVERY: u8 = 16;
 
 /// A locked directory.
 #[derive(Debug)]
@@ -215,10 +226,15 @@ impl FileWriter {
     }
 }
 
-/// A file that is read, through the page cache.
+/// A file that is read, through the page cache or past it.
 #[derive(Debug)]
 pub(super) struct OpenedFile {
     file: File,
+    /// The same file, opened to be read past the page cache when that is first asked for. None where the file system does not do that.
+    direct: OnceLock<Option<File>>,
+    /// How often in a row, at most [`UNCACHED_SURE`] times, the page cache was asked for bytes of it in vain; and how often it was not asked since.
+    uncached: AtomicU8,
+    unasked: AtomicU8,
     path: PathBuf,
     /// The lock stays as long as something is read under it.
     _directory: Arc<Directory>,
@@ -229,7 +245,8 @@ impl OpenedFile {
         let file = File::open(&path).map_err(|source| DeviceError::io("open", &path, source))?;
         // A read brings what was asked for, in one request, and nothing on speculation.
         advise(&file, 0, 0, libc::POSIX_FADV_RANDOM);
-        Ok(Arc::new(OpenedFile { file, path, _directory: Arc::clone(directory) }))
+        let (direct, uncached, unasked) = (OnceLock::new(), AtomicU8::new(0), AtomicU8::new(0));
+        Ok(Arc::new(OpenedFile { file, direct, uncached, unasked, path, _directory: Arc::clone(directory) }))
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -246,9 +263,58 @@ impl OpenedFile {
         read.map_err(|source| DeviceError::io("read", &self.path, source))
     }
 
-    /// The `bytes` at `offset`.
-    pub(super) fn read_owned(&self, offset: u64, bytes: usize) -> Result<OwnedBytes> {
-        self.read_rest(offset, UnfilledBytes::new(bytes), 0)
+    /// The `bytes` at `offset`. `is_direct`: past the page cache, as [`OpenedFile::can_pass_cache`] said.
+    pub(super) fn read_owned(&self, offset: u64, bytes: usize, is_direct: bool) -> Result<OwnedBytes> {
+        let memory = UnfilledBytes::new(bytes);
+        let there = if is_direct { self.read_direct(offset, &memory) } else { 0 };
+        self.read_rest(offset, memory, there)
+    }
+
+    /// So many bytes at `offset` as were read past the page cache. Of an error, [`OpenedFile::read_rest`] says what it is.
+    fn read_direct(&self, offset: u64, memory: &UnfilledBytes) -> usize {
+        // SAFETY: a read from an open descriptor into memory that is ours.
+        let read = unsafe {
+            let target = memory.as_ptr().cast();
+            libc::pread(self.as_raw_fd(true), target, memory.len(), offset as libc::off_t)
+        };
+        usize::try_from(read).unwrap_or(0)
+    }
+
+    /// Whether these bytes can be read past the page cache, and the page cache has not all of them: what it has costs no request.
+    pub(super) fn can_pass_cache(&self, offset: u64, bytes: usize) -> bool {
+        let is_whole = offset.is_multiple_of(PAGE_BYTES) && (bytes as u64).is_multiple_of(PAGE_BYTES);
+        is_whole && self.direct().is_some() && !self.is_cached(offset, bytes as u64)
+    }
+
+    /// Whether the page cache has all of these bytes, as far as it was asked: less often where it never had any. A kernel before 6.5 cannot say, and then it has not.
+    fn is_cached(&self, offset: u64, bytes: u64) -> bool {
+        // Asking costs a tenth of a read. Counts that another thread's store hides make for a question more or less.
+        let uncached = self.uncached.load(Ordering::Relaxed);
+        if uncached == UNCACHED_SURE {
+            let unasked = self.unasked.load(Ordering::Relaxed).wrapping_add(1);
+            self.unasked.store(unasked, Ordering::Relaxed);
+            if !unasked.is_multiple_of(ASKED_EVERY) {
+                return false;
+            }
+        }
+        let (range, mut counts) = ([offset, bytes], [0u64; 5]);
+        // SAFETY: reads the range and fills the counts, which are as large as the kernel's.
+        let asked = unsafe {
+            libc::syscall(SYS_CACHESTAT, self.file.as_raw_fd(), range.as_ptr(), counts.as_mut_ptr(), 0)
+        };
+        let is_cached = asked == 0 && counts[0] * PAGE_BYTES >= bytes;
+        let uncached = if is_cached { 0 } else { (uncached + 1).min(UNCACHED_SURE) };
+        self.uncached.store(uncached, Ordering::Relaxed);
+        is_cached
+    }
+
+    fn direct(&self) -> Option<&File> {
+        let open = || {
+            // Not by its path, where another file may be by now, or none.
+            let opened = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+            OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(opened).ok()
+        };
+        self.direct.get_or_init(open).as_ref()
     }
 
     /// The bytes at `offset` that `memory` is for, of which it has so many already.
@@ -279,8 +345,9 @@ impl OpenedFile {
         Ok(unsafe { memory.assume_filled() })
     }
 
-    pub(super) fn as_raw_fd(&self) -> RawFd {
-        self.file.as_raw_fd()
+    pub(super) fn as_raw_fd(&self, is_direct: bool) -> RawFd {
+        let direct = if is_direct { self.direct() } else { None };
+        direct.unwrap_or(&self.file).as_raw_fd()
     }
 
     /// Whether `bytes` were in memory, and are copied.

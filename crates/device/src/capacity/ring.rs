@@ -41,6 +41,14 @@ pub(super) struct NumberedRead<'a> {
     pub(super) file: &'a OpenedFile,
     pub(super) offset: u64,
     pub(super) bytes: usize,
+    /// Past the page cache: [`OpenedFile::can_pass_cache`] said so.
+    pub(super) is_direct: bool,
+}
+
+impl NumberedRead<'_> {
+    fn read(&self) -> Result<OwnedBytes> {
+        self.file.read_owned(self.offset, self.bytes, self.is_direct)
+    }
 }
 
 /// Does all `reads`, and tells `done` of each as it comes, while others are under way.
@@ -49,9 +57,10 @@ pub(super) fn read_all(reads: &[NumberedRead<'_>], mut done: impl FnMut(usize, R
     let begun = if reads.len() > 1 { read_by_ring(reads, &mut done) } else { 0 };
     for part in reads[begun..].chunks(UNDER_WAY_MAX) {
         if part.len() > 1 {
-            part.iter().for_each(|read| read.file.will_read(read.offset, read.bytes as u64));
+            let through_cache = part.iter().filter(|read| !read.is_direct);
+            through_cache.for_each(|read| read.file.will_read(read.offset, read.bytes as u64));
         }
-        part.iter().for_each(|read| done(read.number, read.file.read_owned(read.offset, read.bytes)));
+        part.iter().for_each(|read| done(read.number, read.read()));
     }
 }
 
@@ -143,7 +152,7 @@ impl<'r, 'a> UnderWay<'r, 'a> {
         });
         let memory = UnfilledBytes::new(read.bytes);
         let bytes = read.bytes.min(READ_BYTES_MAX) as u32;
-        let entry = opcode::Read::new(types::Fd(read.file.as_raw_fd()), memory.as_ptr(), bytes)
+        let entry = opcode::Read::new(types::Fd(read.file.as_raw_fd(read.is_direct)), memory.as_ptr(), bytes)
             .offset(read.offset)
             .build()
             .user_data(slot as u64);
@@ -200,7 +209,7 @@ impl<'r, 'a> UnderWay<'r, 'a> {
             }
         }
         let left: Vec<NumberedRead<'_>> = self.slots.iter().flatten().map(|begun| begun.read).collect();
-        left.iter().for_each(|read| done(read.number, read.file.read_owned(read.offset, read.bytes)));
+        left.iter().for_each(|read| done(read.number, read.read()));
     }
 }
 

@@ -68,7 +68,12 @@ fn what_was_appended_is_read_again() {
         assert_eq!(read[..bytes.len()], bytes);
         assert!(read[bytes.len()..].iter().all(|&byte| byte == 0));
         let places = [(4094, 5), (STEP_BYTES - 3, 9000), (whole - 1, 2), (7, 0)];
-        let reads = places.map(|(offset, bytes)| FileRead { file: &file, offset: offset as u64, bytes });
+        let reads = places.map(|(offset, bytes)| FileRead {
+            file: &file,
+            offset: offset as u64,
+            bytes,
+            past_cache: false,
+        });
         let answers = read_many(&reads);
         for ((offset, len), answer) in places.into_iter().zip(answers) {
             match answer {
@@ -542,7 +547,7 @@ fn many_reads() -> (Scratch, CapacityFile, Vec<u8>, Vec<(u64, usize)>) {
 }
 
 fn check_many(file: &CapacityFile, bytes: &[u8], places: &[(u64, usize)]) {
-    let read = |&(offset, bytes)| FileRead { file, offset, bytes };
+    let read = |&(offset, bytes)| FileRead { file, offset, bytes, past_cache: false };
     let answers = read_many(&places.iter().map(read).collect::<Vec<_>>());
     for (&(offset, len), answer) in places.iter().zip(answers) {
         assert!(answer.unwrap() == bytes[offset as usize..][..len], "{len} bytes at {offset}");
@@ -562,7 +567,7 @@ fn many_reads_answer_as_one_by_one_with_a_ring_and_without() {
     assert_eq!(injected::set(Injected::default()).answered, 0);
     // Files of both kinds in one call, and one that ends too soon.
     let simulated = write(&CapacityTier::simulated(&sim()), "a", &bytes[..5000]).unwrap();
-    let read = |file, offset, bytes| FileRead { file, offset, bytes };
+    let read = |file, offset, bytes| FileRead { file, offset, bytes, past_cache: false };
     let answers = read_many(&[
         read(&file, 100, 50),
         read(&simulated, 90, 4000),
@@ -573,6 +578,37 @@ fn many_reads_answer_as_one_by_one_with_a_ring_and_without() {
     let answers: Vec<Option<Vec<u8>>> = answers.into_iter().map(Result::ok).collect();
     let expected = [Some(100..150), Some(90..4090), None, Some(300..313), None];
     assert_eq!(answers, expected.map(|range| range.map(|range| bytes[range].to_vec())));
+}
+
+/// Reads past the page cache answer alike, by a ring and without, and leave nothing in the page cache; what that has is taken from there.
+#[test]
+fn reads_past_the_page_cache_answer_alike_and_leave_nothing_there() {
+    let (_scratch, file, bytes, _) = many_reads();
+    let pages = (bytes.len() / CAPACITY_PAGE_BYTES) as u64;
+    let read = |page: u64, count: usize, past_cache| FileRead {
+        file: &file,
+        offset: page * CAPACITY_PAGE_BYTES as u64,
+        bytes: count * CAPACITY_PAGE_BYTES,
+        past_cache,
+    };
+    let check = |reads: &[FileRead<'_>]| {
+        for (read, answer) in reads.iter().zip(read_many(reads)) {
+            assert!(answer.unwrap() == bytes[read.offset as usize..][..read.bytes], "at {}", read.offset);
+        }
+    };
+    for no_rings in [false, true] {
+        injected::set(Injected { no_rings, ..Injected::default() });
+        check(&(0..pages - 2).step_by(3).map(|page| read(page, 2, true)).collect::<Vec<_>>());
+        check(&[read(1, 1, true)]);
+        // None of these is of whole pages.
+        let odd = |offset, len| FileRead { offset, bytes: len, ..read(0, 1, true) };
+        check(&[odd(1, 4096), odd(4096, 10), odd(8192, 4097)]);
+    }
+    injected::set(Injected::default());
+    let mut there = vec![0; CAPACITY_PAGE_BYTES];
+    assert!(!file.read_at_hand(300 * 4096, &mut there).unwrap(), "it was read past the page cache alone");
+    check(&[read(300, 1, false), read(301, 1, false)]);
+    assert!(file.read_at_hand(300 * 4096, &mut there).unwrap(), "it was read through it");
 }
 
 /// Answers that are errors or short, and calls of which the kernel takes a part or nothing, each at each place.
@@ -603,8 +639,10 @@ fn what_a_ring_refuses_is_read_without_it() {
 #[test]
 fn a_caller_may_panic_or_read_meanwhile() {
     let (_scratch, file, bytes, places) = many_reads();
-    let reads: Vec<FileRead<'_>> =
-        places.iter().map(|&(offset, bytes)| FileRead { file: &file, offset, bytes }).collect();
+    let reads: Vec<FileRead<'_>> = places
+        .iter()
+        .map(|&(offset, bytes)| FileRead { file: &file, offset, bytes, past_cache: false })
+        .collect();
     for panics_at in [0, 1, 63, 64, 200] {
         let mut answered = 0;
         let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use arc_swap::{ArcSwap, ArcSwapOption, Guard};
-use hedgerow_device::CapacityTier;
+use hedgerow_device::{CapacityTier, memory_bytes};
 
 use super::merges::{MergeNumbers, Merges};
 use super::{OpenRun, OpenRuns};
@@ -29,6 +29,8 @@ pub(super) const TARGET_BYTES: u64 = if cfg!(test) { 256 << 10 } else { 64 << 20
 const NUMBERS_STEP: u64 = 64;
 /// The cache of blocks has no less.
 const BLOCK_CACHE_BYTES_MIN: u64 = 8 << 20;
+/// Blocks of the index may take such a part of memory: enough for files of four times as much as memory has. Where they lack, a look costs two reads of the disk.
+const INDEX_PART_OF_MEMORY: u64 = 64;
 
 /// Where sorted tables are, or would be.
 #[derive(Debug, Clone, Default)]
@@ -49,15 +51,19 @@ pub(crate) struct RunsSettings {
     pub(crate) bytes_max: u64,
     pub(crate) sst: SstOptions,
     pub(crate) block_cache_bytes: u64,
+    /// For blocks of the index.
+    pub(crate) index_cache_bytes: u64,
 }
 
 impl RunsSettings {
     /// What `options` ask for.
     pub(crate) fn of(options: &Options) -> RunsSettings {
+        let block_cache_bytes = (options.cache_bytes / 4).max(BLOCK_CACHE_BYTES_MIN);
         RunsSettings {
             bytes_max: options.capacity_bytes_max,
             sst: SstOptions { compression: options.compression, ..SstOptions::default() },
-            block_cache_bytes: (options.cache_bytes / 4).max(BLOCK_CACHE_BYTES_MIN),
+            block_cache_bytes,
+            index_cache_bytes: block_cache_bytes.max(memory_bytes().unwrap_or(0) / INDEX_PART_OF_MEMORY),
         }
     }
 }
@@ -187,7 +193,7 @@ impl Runs {
             tier,
             store: root.store_id,
             origins: Arc::default(),
-            cache: BlockCache::new(settings.block_cache_bytes),
+            cache: BlockCache::with_index(settings.block_cache_bytes, settings.index_cache_bytes),
         };
         let mut changing = Changing { next_pair: root.manifest + 1, ..Changing::default() };
         let mut version = SstVersion::default();
@@ -499,7 +505,8 @@ impl Runs {
         }
         let CapacityPlace::Directory(path) = &self.place else { return Err(not_given(&self.place)) };
         let tier = CapacityTier::open(path)?;
-        let cache = BlockCache::new(self.settings.block_cache_bytes);
+        let RunsSettings { block_cache_bytes, index_cache_bytes, .. } = self.settings;
+        let cache = BlockCache::with_index(block_cache_bytes, index_cache_bytes);
         self.cache.store(Some(Arc::new(cache.clone())));
         let files = SstFiles { tier, store: log.root().store_id, origins: Arc::default(), cache };
         changing.next_pair = changing.next_pair.max(1);

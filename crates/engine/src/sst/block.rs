@@ -4,7 +4,7 @@
 //! entry lies in it, and of a data block is a record. Must not know files.
 
 use std::fmt;
-use std::hash::{BuildHasherDefault, Hash, Hasher};
+use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -13,6 +13,7 @@ use hedgerow_row::le_bytes::u32_at;
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{OptionsBuilder, Weighter};
 
+use super::first_reads::FirstReads;
 use super::format::{Codec, EntryKind, HEAD_BYTES, PAGE_BYTES, PageRange, SstId, StoredBlock, open_block};
 use super::look_counts::{LookCount, LookCounts};
 use crate::Result;
@@ -26,6 +27,8 @@ const OVERHEAD_BYTES: usize = 128;
 /// A part of the cache has at least so many, unless it is the only one.
 const SHARD_BYTES_MIN: u64 = 4 << 20;
 const SHARDS_MAX: u64 = 256;
+/// A part of the cache is made for so many blocks at most, and grows.
+const ITEMS_AT_FIRST_MAX: u64 = 1 << 16;
 
 /// A verified block.
 pub(super) struct Block {
@@ -198,7 +201,7 @@ impl BlockBuilder {
 }
 
 /// A block's place: files of a store have numbers that are never given again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct BlockAddress {
     pub(super) number: u64,
     pub(super) page: u32,
@@ -212,7 +215,7 @@ impl Hash for BlockAddress {
 
 /// Spreads places, which nobody else chooses, over 64 bits (splitmix64).
 #[derive(Debug, Default, Clone, Copy)]
-struct AddressHasher(u64);
+pub(super) struct AddressHasher(u64);
 
 impl Hasher for AddressHasher {
     fn write_u64(&mut self, n: u64) {
@@ -240,12 +243,18 @@ impl Weighter<BlockAddress, Arc<Block>> for ByBytes {
     }
 }
 
+type Blocks = Cache<BlockAddress, Arc<Block>, ByBytes, BuildHasherDefault<AddressHasher>>;
+
 /// Verified blocks of all sorted tables of a store, those read least lately first to go. Clones are the same cache.
+///
+/// Blocks of the index have a part of their own: each leads to more than a hundred blocks of records, and would be pushed out by these before it is asked for again.
 #[derive(Clone)]
 pub struct BlockCache {
-    blocks: Arc<Cache<BlockAddress, Arc<Block>, ByBytes, BuildHasherDefault<AddressHasher>>>,
+    records: Arc<Blocks>,
+    index: Arc<Blocks>,
     /// Of all who look into the files.
     counts: Arc<LookCounts>,
+    first_reads: Arc<FirstReads>,
 }
 
 /// Into how many parts, each with a lock, a cache of so many bytes is divided: as many as threads are kept apart by, but none so small that it would refuse a block of
@@ -255,27 +264,42 @@ fn shards(bytes: u64) -> usize {
 }
 
 impl BlockCache {
-    /// One of so many bytes.
+    /// One of so many bytes for blocks of records, and as many for blocks of the index.
     pub fn new(bytes: u64) -> BlockCache {
-        let options = OptionsBuilder::new()
-            .estimated_items_capacity((bytes / (2 * PAGE_BYTES) as u64) as usize)
-            .weight_capacity(bytes)
-            .shards(shards(bytes))
-            .build()
-            .expect("what has to be given is given");
-        let (by_address, on_events) = (BuildHasherDefault::default(), DefaultLifecycle::default());
-        let blocks = Arc::new(Cache::with_options(options, ByBytes, by_address, on_events));
-        BlockCache { blocks, counts: Arc::default() }
+        BlockCache::with_index(bytes, bytes)
+    }
+
+    /// One of so many bytes for blocks of records, and so many for blocks of the index.
+    pub(crate) fn with_index(bytes: u64, index_bytes: u64) -> BlockCache {
+        let part = |bytes: u64, block_bytes: usize| {
+            let options = OptionsBuilder::new()
+                .estimated_items_capacity((bytes / block_bytes as u64).min(ITEMS_AT_FIRST_MAX) as usize)
+                .weight_capacity(bytes)
+                .shards(shards(bytes))
+                .build()
+                .expect("what has to be given is given");
+            let (by_address, on_events) = (BuildHasherDefault::default(), DefaultLifecycle::default());
+            Arc::new(Cache::with_options(options, ByBytes, by_address, on_events))
+        };
+        let (records, index) = (part(bytes, 2 * PAGE_BYTES), part(index_bytes, PAGE_BYTES));
+        BlockCache { records, index, counts: Arc::default(), first_reads: Arc::default() }
+    }
+
+    fn part(&self, kind: EntryKind) -> &Blocks {
+        match kind {
+            EntryKind::Record => &self.records,
+            EntryKind::Bound => &self.index,
+        }
     }
 
     /// Bytes in it.
     pub fn bytes(&self) -> u64 {
-        self.blocks.weight()
+        self.records.weight() + self.index.weight()
     }
 
     /// Bytes that it may have.
     pub(crate) fn bytes_max(&self) -> u64 {
-        self.blocks.capacity()
+        self.records.capacity() + self.index.capacity()
     }
 
     /// What looks into the files have cost whose blocks are in it.
@@ -283,13 +307,18 @@ impl BlockCache {
         &self.counts
     }
 
-    pub(super) fn get(&self, address: BlockAddress) -> Option<Arc<Block>> {
-        self.blocks.get(&address).inspect(|_| self.counts.add(LookCount::CacheHit))
+    pub(super) fn get(&self, address: BlockAddress, kind: EntryKind) -> Option<Arc<Block>> {
+        self.part(kind).get(&address).inspect(|_| self.counts.add(LookCount::CacheHit))
+    }
+
+    /// Whether a block that is read because it is not there was not read lately.
+    pub(super) fn is_first_read(&self, address: BlockAddress) -> bool {
+        self.first_reads.is_first(BuildHasherDefault::<AddressHasher>::default().hash_one(address))
     }
 
     /// Puts in a block that nobody looked for yet, or that was read because it was not there.
     pub(super) fn insert(&self, address: BlockAddress, block: &Arc<Block>) {
-        self.blocks.insert(address, Arc::clone(block));
+        self.part(block.kind()).insert(address, Arc::clone(block));
     }
 }
 

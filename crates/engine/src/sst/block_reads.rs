@@ -6,13 +6,14 @@
 //! A look takes up to two blocks, one after the other: that of the index says where that of the data is. So it is done anew once the first is there:
 //! [`BlockReads::run`] does so itself, all looks one step at a time, and each step's reads are under way together.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::fmt;
+use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::sync::Arc;
 
 use hedgerow_device::{CapacityFile, FileRead, Random};
 
-use super::block::Block;
+use super::block::{AddressHasher, Block, BlockAddress};
 use super::format::{EntryKind, PageRange, SstId};
 use super::reader::{BlockSource, FoundRecord, Sst, SstKey};
 use crate::{Error, ErrorKind, Result};
@@ -28,11 +29,28 @@ pub enum SstLook {
     Lacking,
 }
 
+/// Where in its file the record of a key lies if there is one.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct DataPages(PageRange);
+
 /// A block of whatever file: the file, its page, what it holds.
-type HeldAddress = (SstId, u32, EntryKind);
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct HeldAddress {
+    block: BlockAddress,
+    store: u128,
+    kind: EntryKind,
+}
+
+impl Hash for HeldAddress {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        // The rest tells apart what nobody has at the same time.
+        self.block.hash(hasher);
+    }
+}
 
 fn held_address(sst: &Sst, pages: PageRange, kind: EntryKind) -> HeldAddress {
-    (sst.id(), pages.first, kind)
+    let SstId { store, number } = sst.id();
+    HeldAddress { block: BlockAddress { number, page: pages.first }, store, kind }
 }
 
 /// Blocks that are wanted of a file.
@@ -79,7 +97,7 @@ pub struct BlockReads {
     /// For a thread that must not wait: it takes what the page cache has.
     copies_at_once: bool,
     wanted: Vec<Wanted>,
-    held: BTreeMap<HeldAddress, Result<Arc<Block>>>,
+    held: HashMap<HeldAddress, Result<Arc<Block>>, BuildHasherDefault<AddressHasher>>,
     held_bytes: usize,
 }
 
@@ -136,34 +154,39 @@ impl BlockReads {
         let mut wanted = std::mem::take(&mut self.wanted);
         // Each time round a look has a block more of those that it needs.
         while !wanted.is_empty() && !self.is_full() {
-            let mut lacking = BTreeMap::new();
+            let mut lacking = Vec::with_capacity(wanted.len());
             wanted.retain(|wanted| match wanted.look(&mut Holding(self)) {
                 Err(NotAtHand::Lacking(pages, kind)) => {
-                    lacking.insert(held_address(&wanted.sst, pages, kind), (wanted.sst.clone(), pages));
-                    true
+                    lacking.push((held_address(&wanted.sst, pages, kind), wanted.sst.clone(), pages));
+                    // A block of records is the end of the way, unless there is no room for it.
+                    self.copies_at_once || kind == EntryKind::Bound
                 }
                 // The look that is made again has the same error.
                 Ok(()) | Err(NotAtHand::Failed(_)) => false,
             });
-            self.read(lacking);
+            lacking.sort_unstable_by_key(|(address, ..)| *address);
+            lacking.dedup_by_key(|(address, ..)| *address);
+            self.read(&lacking);
         }
     }
 
     /// Reads and verifies these blocks, each while others are under way; none once it is full.
-    fn read(&mut self, lacking: BTreeMap<HeldAddress, (Sst, PageRange)>) {
-        let lacking: Vec<(HeldAddress, (Sst, PageRange))> = lacking.into_iter().collect();
+    fn read(&mut self, lacking: &[(HeldAddress, Sst, PageRange)]) {
         let (mut reads, mut bytes) = (Vec::with_capacity(lacking.len()), self.held_bytes);
-        for (_, (sst, pages)) in &lacking {
+        for (HeldAddress { kind, .. }, sst, pages) in lacking {
             if self.copies_at_once && bytes >= HELD_BYTES_MAX {
                 break;
             }
             bytes += pages.bytes();
-            reads.push(FileRead { file: sst.file(), offset: pages.offset(), bytes: pages.bytes() });
+            // What was read for who must not wait is to be at hand for others of the kind, and blocks of the index are asked for again.
+            let past_cache = !self.copies_at_once && *kind == EntryKind::Record && sst.is_first_read(*pages);
+            let (offset, bytes) = (pages.offset(), pages.bytes());
+            reads.push(FileRead { file: sst.file(), offset, bytes, past_cache });
         }
         CapacityFile::read_many(&reads, |n, bytes| {
-            let (address, (sst, pages)) = &lacking[n];
-            let (.., kind) = *address;
-            let block = bytes.map_err(Error::from).and_then(|bytes| sst.open_block(bytes, *pages, kind));
+            let (address, sst, pages) = &lacking[n];
+            let opened = |bytes| sst.open_block(bytes, *pages, address.kind);
+            let block = bytes.map_err(Error::from).and_then(opened);
             if let Ok(block) = &block {
                 sst.keep(*pages, block);
             }
@@ -175,6 +198,13 @@ impl BlockReads {
         // What came first is needed first; the look that is made again wants the rest anew.
         if !self.copies_at_once || self.wanted.len() < WANTED_MAX {
             self.wanted.push(wanted);
+        }
+    }
+
+    /// Holds a block of the caches, unless it does.
+    fn hold_once(&mut self, address: HeldAddress, block: &Arc<Block>) {
+        if !self.held.contains_key(&address) {
+            self.hold(address, Ok(Arc::clone(block)));
         }
     }
 
@@ -224,10 +254,7 @@ impl BlockSource for Holding<'_> {
 
     fn block(&mut self, sst: &Sst, pages: PageRange, kind: EntryKind) -> Result<Arc<Block>, NotAtHand> {
         let block = HeldOrCached(self.0).block(sst, pages, kind)?;
-        let address = held_address(sst, pages, kind);
-        if !self.0.held.contains_key(&address) {
-            self.0.hold(address, Ok(Arc::clone(&block)));
-        }
+        self.0.hold_once(held_address(sst, pages, kind), &block);
         Ok(block)
     }
 }
@@ -300,14 +327,41 @@ impl Sst {
     /// # Errors
     /// `Corrupted`; what the capacity tier refuses.
     pub fn look(&self, key: &SstKey, reads: &mut BlockReads) -> Result<SstLook> {
+        Ok(self.look_for_way(key, reads)?.0)
+    }
+
+    /// [`Sst::look`], and of one that lacks no more than the block of the record, where that lies.
+    pub(crate) fn look_for_way(
+        &self,
+        key: &SstKey,
+        reads: &mut BlockReads,
+    ) -> Result<(SstLook, Option<DataPages>)> {
         if !self.may_hold(key) {
-            return Ok(SstLook::Absent);
+            return Ok((SstLook::Absent, None));
         }
-        match self.find(key.bytes(), &mut HeldOrCached(reads)) {
-            Ok(Some(found)) => Ok(SstLook::Found(found)),
-            Ok(None) => Ok(SstLook::Absent),
+        let (index, pages) = match self.data_pages(key.bytes(), &mut HeldOrCached(reads)) {
+            Ok(there) => there,
             Err(NotAtHand::Lacking(..)) => {
                 self.want(key.bytes(), reads);
+                return Ok((SstLook::Lacking, None));
+            }
+            Err(NotAtHand::Failed(error)) => return Err(error),
+        };
+        let look = self.look_at(key, DataPages(pages), reads)?;
+        if matches!(look, SstLook::Lacking) {
+            // The way to the block is known, and stays so for the look that is made again.
+            let index_pages = self.index_pages(self.index_of(key.bytes()));
+            reads.hold_once(held_address(self, index_pages, EntryKind::Bound), &index);
+        }
+        Ok((look, Some(DataPages(pages))))
+    }
+
+    /// [`Sst::look`] of a key whose record lies in these pages if there is one.
+    pub(crate) fn look_at(&self, key: &SstKey, pages: DataPages, reads: &mut BlockReads) -> Result<SstLook> {
+        match HeldOrCached(reads).block(self, pages.0, EntryKind::Record) {
+            Ok(block) => Ok(self.find_in(&block, key.bytes()).map_or(SstLook::Absent, SstLook::Found)),
+            Err(NotAtHand::Lacking(..)) => {
+                reads.push(Wanted::block(self, pages.0, EntryKind::Record));
                 Ok(SstLook::Lacking)
             }
             Err(NotAtHand::Failed(error)) => Err(error),

@@ -284,7 +284,12 @@ impl Sst {
         source: &mut S,
     ) -> Result<Option<FoundRecord>, S::Refusal> {
         let block = self.data_block(key, source)?;
-        let n = records_below(&block, key);
+        Ok(self.find_in(&block, key))
+    }
+
+    /// The record of a composite key, of the data block that has it if any has.
+    pub(super) fn find_in(&self, block: &Arc<Block>, key: &[u8]) -> Option<FoundRecord> {
+        let n = records_below(block, key);
         let is_it = n < block.len() && {
             let record = block.record(n);
             record.table().to_be_bytes() == key[..4] && *record.key() == key[4..]
@@ -293,7 +298,7 @@ impl Sst {
         if !is_it {
             self.inner.cache.counts().add(LookCount::FalsePositive);
         }
-        Ok(is_it.then(|| FoundRecord::new(&block, n)))
+        is_it.then(|| FoundRecord::new(block, n))
     }
 
     /// A record of a table, if the block that was chosen has one: see [`Sst::sample`].
@@ -322,10 +327,19 @@ impl Sst {
         key: &[u8],
         source: &mut S,
     ) -> Result<Arc<Block>, S::Refusal> {
-        let index = &self.inner.summary.index[self.index_of(key)];
-        let index = source.block(self, index.pages, EntryKind::Bound)?;
-        let pages = self.bound_at(&index, bound_at_or_below(&index, key))?;
+        let (_, pages) = self.data_pages(key, source)?;
         source.block(self, pages, EntryKind::Record)
+    }
+
+    /// Where the data block lies that has the key if any has, and the index block that says so.
+    pub(super) fn data_pages<S: BlockSource>(
+        &self,
+        key: &[u8],
+        source: &mut S,
+    ) -> Result<(Arc<Block>, PageRange), S::Refusal> {
+        let index = source.block(self, self.index_pages(self.index_of(key)), EntryKind::Bound)?;
+        let pages = self.bound_at(&index, bound_at_or_below(&index, key))?;
+        Ok((index, pages))
     }
 
     /// The index block whose bounds are about the key.
@@ -391,7 +405,7 @@ impl Sst {
 
     /// A verified block, if the cache has it.
     pub(super) fn cached_block(&self, pages: PageRange, kind: EntryKind) -> Option<Arc<Block>> {
-        self.inner.cache.get(self.address(pages)).filter(|block| block.kind() == kind)
+        self.inner.cache.get(self.address(pages), kind)
     }
 
     /// Puts an index block that was just written into the cache: the first look would else wait for two reads of the disk, one after the other.
@@ -405,6 +419,11 @@ impl Sst {
     pub(super) fn keep(&self, pages: PageRange, block: &Arc<Block>) {
         self.inner.cache.counts().add(LookCount::CacheMiss);
         self.inner.cache.insert(self.address(pages), block);
+    }
+
+    /// Whether a block, which is read now, was not read lately.
+    pub(super) fn is_first_read(&self, pages: PageRange) -> bool {
+        self.inner.cache.is_first_read(self.address(pages))
     }
 
     fn address(&self, pages: PageRange) -> BlockAddress {

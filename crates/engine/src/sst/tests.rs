@@ -634,10 +634,16 @@ fn the_cache_keeps_to_its_bytes() {
     let tier = CapacityTier::simulated(&sim());
     let records = records(8, 20_000, 100);
     write(&tier, &records, SstOptions::default()).unwrap();
-    let cache = BlockCache::new(300_000);
+    let cache = BlockCache::with_index(250_000, 50_000);
     let sst = Sst::open(&tier, ID, &cache).unwrap();
     walked(&sst, true).unwrap();
     assert!((100_000..=300_000).contains(&cache.bytes()), "{} bytes", cache.bytes());
+    // What the index does not take is not given to records, nor the other way about.
+    for (bytes, index_bytes) in [(250_000, 1), (1, 50_000)] {
+        let cache = BlockCache::with_index(bytes, index_bytes);
+        walked(&Sst::open(&tier, ID, &cache).unwrap(), true).unwrap();
+        assert!((1..=bytes + index_bytes).contains(&cache.bytes()), "{} bytes", cache.bytes());
+    }
     let memory = sst.memory_bytes() as f64 / records.len() as f64;
     assert!(memory < 2.0, "{memory} bytes of memory a key");
 }
