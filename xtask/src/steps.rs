@@ -37,7 +37,7 @@ pub(crate) const STEPS: &[Step] = &[
 /// Not part of CI: it takes an hour or more.
 pub(crate) const SOAK: Step = Step {
     name: "soak",
-    what: "kills, crashes, faults and damage at full length; prints what each loop has seen",
+    what: "kills, crashes, faults and damage at full length, and an hour of mixed load; prints what each loop has seen",
     run: soak,
 };
 
@@ -72,7 +72,7 @@ fn test(root: &Path) -> Outcome {
     all(&[cargo(&words)])
 }
 
-/// The tests whose loops ask `hedgerow_sim::rounds` how long to go on, one after the other.
+/// The tests whose loops ask `hedgerow_sim::rounds` how long to go on, one after the other; then an hour of mixed load on more rows than the fast tier holds.
 fn soak(_: &Path) -> Outcome {
     let mut of_packages = Vec::new();
     for package in ["hedgerow", "hedgerow-tool"] {
@@ -80,6 +80,9 @@ fn soak(_: &Path) -> Outcome {
         test.args(["--include-ignored", "--nocapture", "--test-threads=1"]).env("HEDGEROW_SOAK", "1");
         of_packages.push(test);
     }
+    let mut load = cargo(&["run", "--release", "-p", "hedgerow", "--example", "mixed_load", "--"]);
+    load.args(["dir=target/mixed-load", "seconds=3600"]);
+    of_packages.push(load);
     all(&of_packages)
 }
 

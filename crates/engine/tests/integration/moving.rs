@@ -130,10 +130,20 @@ impl Writer {
     }
 }
 
+/// Nothing takes more than it may.
+fn check_budgets(db: &Db) {
+    let metrics = db.metrics();
+    let lower = &metrics.sorted_tables;
+    assert!(metrics.fast_tier_bytes <= FAST_BYTES, "{metrics:?}");
+    assert!(metrics.index_bytes <= options(MODES[0]).index_bytes_max, "{metrics:?}");
+    assert!(lower.block_cache_bytes <= lower.block_cache_bytes_max, "{lower:?}");
+}
+
 /// Scans, and looks through snapshots, while others write: in order, and the same twice.
 fn keep_looking(db: &Db, table: &Table, stop: &AtomicBool) -> u64 {
     let mut looks = 0;
     while !stop.load(Ordering::Relaxed) {
+        check_budgets(db);
         let keys = |scan: hedgerow::Scan| -> Vec<Vec<u8>> {
             scan.limit(2_000).map(|row| row.unwrap().key().to_vec()).collect()
         };
@@ -187,6 +197,7 @@ fn more_than_the_fast_tier_holds(medium: Medium, durability: Durability) {
     let longest = writers.iter().map(|writer| writer.longest).max();
     println!("{durability:?}: {:.1?}, longest call {longest:.1?}, {:?}", began.elapsed(), db.metrics());
     assert!(db.metrics().records_moved > ROWS, "rows move");
+    check_budgets(&db);
     check(&db, &writers);
     drop(table);
     db.close().unwrap();
