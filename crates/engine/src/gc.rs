@@ -131,7 +131,7 @@ impl Engine {
         // next write. Neither keeps the next cycle from going on.
         drop(self.run_gc(need));
         let done = self.gc.done() - before;
-        let room = self.room();
+        let room = self.room_for_gc();
         // Where rows move it is that which makes room in extents, and paces writers.
         let of_gc = if self.moves_help() {
             SpaceLeft { available: room.low.max(room.available), ..room }
@@ -241,7 +241,7 @@ impl Engine {
     /// What a cycle is for in which nothing moved, though there is little room: to collect before there is none.
     fn need_after(&self, need: Need, nothing_moved: bool) -> Need {
         match need {
-            Need::Idle | Need::Reordering if nothing_moved && self.wants_move() => Need::Low(self.room()),
+            Need::Idle | Need::Reordering if nothing_moved && self.wants_move() => Need::Low(self.room_for_gc()),
             _ => need,
         }
     }

@@ -57,7 +57,9 @@ impl Engine {
 
     /// Whether somebody waits for a cycle, or soon will, or for the store to be closed.
     fn is_cycle_wanted(&self) -> bool {
-        self.scheduler.is_stopped() || self.gc.requested.load(Ordering::Relaxed) || self.room().is_low()
+        self.scheduler.is_stopped()
+            || self.gc.requested.load(Ordering::Relaxed)
+            || self.room_for_gc().is_low()
     }
 
     /// A count of the keys that were noted, with nothing counted yet.

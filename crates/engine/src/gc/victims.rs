@@ -201,9 +201,15 @@ impl Engine {
         SpaceLeft { available, low, deltas, deltas_even: for_deltas / 2, live: filling.live() }
     }
 
+    /// The room, as far as gc is to make it. Where rows move, deltas leave the log with them or as they are: however many there are, merging them is not what makes room.
+    pub(crate) fn room_for_gc(&self) -> SpaceLeft {
+        let room = self.room();
+        if self.moves_help() { SpaceLeft { deltas: 0, ..room } } else { room }
+    }
+
     /// What the present space asks of a cycle.
     pub(crate) fn need(&self) -> Need {
-        let room = self.room();
+        let room = self.room_for_gc();
         match room.is_low() {
             true => Need::Low(room),
             // While a snapshot, a backup or a reader pins what was emptied, emptying more only takes room from writers.
