@@ -27,6 +27,7 @@ mod many;
 pub(crate) mod moving;
 mod needed;
 pub(crate) mod reorder;
+pub(crate) mod resting;
 #[cfg(all(test, shuttle))]
 mod shuttle;
 pub(crate) mod victims;
@@ -36,6 +37,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hedgerow_row::schema::body::BodyBytes;
+use moving::MoveKind;
 use smallvec::SmallVec;
 use victims::{Chosen, Need};
 
@@ -228,20 +230,22 @@ impl Engine {
         Ok(self.free_settled()? + self.free_pending()?)
     }
 
-    /// A move, if there is little room and collecting alone does not make it; returns how many victims it queued.
+    /// A move, if there is little room and collecting alone does not make it, or the store is at rest; returns how many victims it queued.
     fn move_if_wanted(&self) -> Result<usize> {
         let lacks_room = self.missing_landing() > 0;
         if self.wants_move() && !(lacks_room && self.is_better_collected()) {
-            self.move_rows()
+            self.move_rows(MoveKind::All)
         } else {
-            Ok(0)
+            self.move_at_rest()
         }
     }
 
     /// What a cycle is for in which nothing moved, though there is little room: to collect before there is none.
     fn need_after(&self, need: Need, nothing_moved: bool) -> Need {
         match need {
-            Need::Idle | Need::Reordering if nothing_moved && self.wants_move() => Need::Low(self.room_for_gc()),
+            Need::Idle | Need::Reordering if nothing_moved && self.wants_move() => {
+                Need::Low(self.room_for_gc())
+            }
             _ => need,
         }
     }

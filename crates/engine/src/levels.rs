@@ -213,6 +213,11 @@ impl Levels {
         self.young.mixed()
     }
 
+    /// Those of them that hide what sorted tables may have.
+    pub(crate) fn hiding_tombstones(&self) -> u64 {
+        self.young.hiding()
+    }
+
     /// Those of them that may be put apart, once no snapshot looks under them.
     pub(crate) fn tombstones_to_set_apart(&self) -> u64 {
         self.young.mixed().saturating_sub(self.young.hiding())

@@ -53,5 +53,6 @@ pub(super) const WHOLE_ENGINE: &[(&str, &str)] = &[
     ("crates/engine/src/gc/many", "keys counted anew: their slots against all of the log"),
     ("crates/engine/src/gc/needed", "what of a victim the snapshots still need"),
     ("crates/engine/src/gc/reorder", "rows scanned together brought together: copies again"),
+    ("crates/engine/src/gc/resting", "tombstones moved while nobody writes: a move, and when"),
     ("crates/engine/src/gc/victims", "which segments to free"),
 ];

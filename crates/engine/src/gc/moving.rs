@@ -72,6 +72,15 @@ pub(crate) struct ChosenToMove {
     segment_number: u64,
 }
 
+/// What a move takes out of its victims.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MoveKind {
+    /// All that may leave the log.
+    All,
+    /// Tombstones, out of the segments up to this number. All else stays in the log.
+    Tombstones { upto: u64 },
+}
+
 /// What becomes of a record of a victim.
 enum WayOut {
     /// To a run.
@@ -184,7 +193,7 @@ impl Engine {
     }
 
     /// Whether moves make room: the last one did, or there was none yet, and nothing holds up for long what they emptied.
-    pub(super) fn moves_help(&self) -> bool {
+    pub(crate) fn moves_help(&self) -> bool {
         self.can_move() && !self.gc.moves_in_vain() && !self.is_held_up()
     }
 
@@ -290,7 +299,7 @@ impl Engine {
 /// The steps of a move.
 impl Engine {
     /// A whole move, up to where its victims are queued, in the order in which they are to be freed, once all is durable; returns how many they are.
-    pub(super) fn move_rows(&self) -> Result<usize> {
+    pub(super) fn move_rows(&self, kind: MoveKind) -> Result<usize> {
         // Only one at a time: what one has found to be only records, another must not take, and its victims come first.
         let Some(_alone) = self.gc.moving.try_lock() else { return Ok(0) };
         let _moving = self.gc.begin_move();
@@ -298,11 +307,17 @@ impl Engine {
         if self.gc.unfinished_moves() > 0 {
             return Ok(0);
         }
-        let chosen = self.choose_to_move(self.snapshots.oldest());
+        let mut chosen = self.choose_to_move(self.snapshots.oldest());
+        if let MoveKind::Tombstones { upto } = kind {
+            chosen.retain(|chosen| chosen.segment_number <= upto);
+            if chosen.is_empty() {
+                return Ok(0);
+            }
+        }
         // After they are chosen: no snapshot taken later is older than what they hold.
         let oldest = self.snapshots.hold_oldest();
         let oldest = oldest.as_ref().map(|held| held.sequence());
-        let moved = self.move_out_of(&chosen, oldest);
+        let moved = self.move_out_of(&chosen, kind, oldest);
         if !matches!(moved, Ok(1..)) {
             self.gc.set_moving_bytes(0);
         }
@@ -317,13 +332,18 @@ impl Engine {
         moved
     }
 
-    fn move_out_of(&self, chosen: &[ChosenToMove], oldest: Option<u64>) -> Result<usize> {
-        let under_way = self.begin_move(chosen, oldest)?;
+    fn move_out_of(&self, chosen: &[ChosenToMove], kind: MoveKind, oldest: Option<u64>) -> Result<usize> {
+        let under_way = self.begin_move(chosen, kind, oldest)?;
         self.end_move(under_way)
     }
 
     /// Step 1.
-    fn begin_move(&self, chosen: &[ChosenToMove], oldest: Option<u64>) -> Result<MoveUnderWay<'_>> {
+    fn begin_move(
+        &self,
+        chosen: &[ChosenToMove],
+        kind: MoveKind,
+        oldest: Option<u64>,
+    ) -> Result<MoveUnderWay<'_>> {
         let (mut found, mut moving) = (Vec::new(), MovingTables::default());
         let mut taken = Taken { engine: self, extents: Vec::new() };
         let mut victims: Vec<Victim<'_>> = Vec::new();
@@ -343,7 +363,7 @@ impl Engine {
             }
             let Some(walk) = self.log.walk(extent) else { continue };
             let before = found.len();
-            match self.take_apart((extent, victims.len() as u32), oldest, (&mut moving, &mut found)) {
+            match self.take_apart((extent, victims.len() as u32), kind, oldest, (&mut moving, &mut found)) {
                 Ok((emptied, counted)) => victims.push(Victim {
                     walk,
                     emptied,
@@ -407,6 +427,7 @@ impl Engine {
     fn take_apart<'l>(
         &'l self,
         (extent, number): (u32, u32),
+        kind: MoveKind,
         oldest: Option<u64>,
         (moving, found): (&mut MovingTables, &mut Vec<Movable<'l>>),
     ) -> Result<(Emptied, usize)> {
@@ -423,21 +444,25 @@ impl Engine {
                     None => WayOut::Gone,
                 };
                 match (way, slot) {
-                    (WayOut::Moves, Some(FoundSlot { slot, .. })) => found.push(Movable {
-                        table: record.table(),
-                        victim: number,
-                        key: record.key(),
-                        slot,
-                        bytes: record.record_bytes() as u32,
-                    }),
-                    (WayOut::Stays, _) => {
+                    (WayOut::Moves, Some(FoundSlot { slot, .. }))
+                        if kind == MoveKind::All || slot.tag() == Tag::Tombstone =>
+                    {
+                        found.push(Movable {
+                            table: record.table(),
+                            victim: number,
+                            key: record.key(),
+                            slot,
+                            bytes: record.record_bytes() as u32,
+                        })
+                    }
+                    (WayOut::Moves | WayOut::Stays, _) => {
                         victim.copied += loop {
                             if let Some(copied) = self.relocate(table, extent, record, Claim::Gc)? {
                                 break copied;
                             }
                         };
                     }
-                    (WayOut::Moves | WayOut::Gone, _) => {}
+                    (WayOut::Gone, _) => {}
                 }
                 if let (Some(oldest), Some(before)) = (oldest, &mut victim.needed_before) {
                     *before = self.needed_before(table, record, oldest).unwrap_or(0).max(*before);
@@ -717,7 +742,7 @@ impl Engine {
         self.count_many();
         let _cycle = self.gc.lock.read();
         self.finish_moves();
-        let moved = self.move_rows();
+        let moved = self.move_rows(MoveKind::All);
         self.gc.set_moving_bytes(0);
         self.settle(Vec::new())?;
         moved.map(drop)

@@ -54,6 +54,8 @@ pub(crate) struct GcState {
     pub(crate) many: Mutex<ManyKeys>,
     /// The last move found nothing to move, or failed: others would too.
     moves_in_vain: AtomicBool,
+    /// What moves while nobody writes.
+    pub(crate) rest: Mutex<Rest>,
     /// Of the next move.
     pub(crate) next_move: AtomicU64,
     /// What the index took when the last move had ended.
@@ -123,6 +125,27 @@ impl RowsSeen {
         }
         self.rows.insert((table, key.into()), sequence);
     }
+}
+
+/// How long nobody has written, and what of that was used.
+#[derive(Debug, Default)]
+pub(crate) struct Rest {
+    /// The last sequence, and since when it has been; never 0 once it is known.
+    pub(crate) sequence: u64,
+    pub(crate) since_ns: u64,
+    pub(crate) pass: RestPass,
+}
+
+/// A pass over the segments that there are when it begins, to move tombstones.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) enum RestPass {
+    /// None since the store was written to.
+    #[default]
+    NotYet,
+    /// Out of the segments up to this number; and how many tombstones hid something when it began.
+    UnderWay { upto: u64, hiding: u64 },
+    /// There is nothing to be gained by another.
+    Done,
 }
 
 /// A victim with nothing live in it.

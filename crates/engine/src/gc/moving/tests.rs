@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use hedgerow_device::{CapacityTier, Clock, CrashModel, CrashSim, FastTier, Random, Survivors};
 
-use super::{LONG_SNAPSHOT_MS, MovedFrom, Pending, landing, move_bytes};
+use super::{LONG_SNAPSHOT_MS, MoveKind, MovedFrom, Pending, landing, move_bytes};
 use crate::db::engine::Engine;
 use crate::db::fixture::options;
 use crate::db::lower::tests::{Twins, alike};
@@ -490,7 +490,7 @@ fn move_and_meanwhile(engine: &Engine, meanwhile: impl FnOnce()) {
         appenders.iter_mut().for_each(|appender| appender.seal_all(&engine.log));
     }
     let chosen = engine.choose_to_move(None);
-    let under_way = engine.begin_move(&chosen, None).unwrap();
+    let under_way = engine.begin_move(&chosen, MoveKind::All, None).unwrap();
     meanwhile();
     engine.end_move(under_way).unwrap();
     engine.settle(Vec::new()).unwrap();
