@@ -241,6 +241,15 @@ impl OpenRuns {
         self.files.memory_bytes
     }
 
+    /// Of each file, how many bytes of its records count, in whatever runs.
+    fn counting_bytes(&self) -> BTreeMap<u64, u64> {
+        let mut bytes = BTreeMap::new();
+        for range in self.runs.iter().flat_map(|run| &run.ranges) {
+            *bytes.entry(range.sst.id().number).or_default() += range.bytes();
+        }
+        bytes
+    }
+
     /// The file of this number, if it counts.
     pub(crate) fn file(&self, number: u64) -> Option<&Sst> {
         let at = self.files().binary_search_by_key(&number, |sst| sst.id().number).ok()?;

@@ -21,7 +21,7 @@ const INDEX_LEAD_BYTES: u64 = 4 << 20;
 const SYNC_INTERVAL_MIN: Duration = Duration::from_millis(1);
 
 /// So much of all runs may be garbage, in percent, and so much in a store that nobody writes to.
-const GARBAGE_PERCENT_MAX: [u64; 2] = [30, 15];
+const GARBAGE_PERCENT_MAX: [u64; 2] = [30, 8];
 /// How long runs are left alone when there is nothing to be merged.
 const MERGE_PAUSE: Duration = Duration::from_millis(250);
 /// Nobody writes to a store that has not been written to between so many such looks.

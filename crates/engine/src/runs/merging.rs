@@ -520,6 +520,12 @@ fn is_kept_as_it_is<S: MergeStore>(range: &OpenRange, store: &S) -> bool {
     tables.all(|known| known.counts.tombstones == 0 && !known.expires) && gone_bytes(range, store) == 0
 }
 
+/// What falls to a range of the bytes of its file that do not count.
+fn trimmed_bytes(range: &OpenRange, counting: &BTreeMap<u64, u64>) -> u64 {
+    let counts = counting.get(&range.sst.id().number).copied().unwrap_or(0);
+    share(range.sst.counts().bytes.saturating_sub(counts), range.bytes(), counts)
+}
+
 /// What a slice came to.
 struct WrittenSlice {
     files: Vec<Sst>,
@@ -572,7 +578,12 @@ impl Runs {
             }
             return Err(self.merges.failed(error, Vec::new()));
         }
-        let sees_all_newer = slice.inputs.start == 0 || job.upto.is_some();
+        // What was written anew alone, for what of its files did not count, is that no more: there is an end of it.
+        let counting = runs.counting_bytes();
+        let is_of_trimmed = |range: &OpenRange| trimmed_bytes(range, &counting) > 0;
+        let for_trimmed =
+            matches!(slice.inputs(), [run] if run.ranges.iter().any(is_of_trimmed)) && slice.inputs.start > 0;
+        let sees_all_newer = slice.inputs.start == 0 || job.upto.is_some() && !for_trimmed;
         self.count_taken_off(&slice, &written, sees_all_newer);
         job.from = successor(std::mem::take(&mut slice.keys[1]));
         Ok(Merged::Slice)
@@ -623,7 +634,8 @@ impl Runs {
     }
 
     fn weights<S: MergeStore>(&self, runs: &OpenRuns, store: &S) -> Vec<RunWeight> {
-        runs.runs.iter().map(|run| self.weight(run, store)).collect()
+        let counting = runs.counting_bytes();
+        runs.runs.iter().map(|run| self.weight(run, &counting, store)).collect()
     }
 
     /// What is to be merged next, if anything is.
@@ -640,7 +652,7 @@ impl Runs {
         Some(MergeJob { runs: numbers, from, upto })
     }
 
-    fn weight<S: MergeStore>(&self, run: &OpenRun, store: &S) -> RunWeight {
+    fn weight<S: MergeStore>(&self, run: &OpenRun, counting: &BTreeMap<u64, u64>, store: &S) -> RunWeight {
         let is_free = self.may_merge(run, store);
         let replaced = self.merges.replaced.lock();
         let of_range = |range: &OpenRange| RangeWeight {
@@ -649,6 +661,7 @@ impl Runs {
             obsolete: replaced.of(range),
             // What of one that is not free belongs to nobody may be of a table to be.
             gone: if is_free { gone_bytes(range, store) } else { 0 },
+            trimmed: trimmed_bytes(range, counting),
         };
         RunWeight { ranges: run.ranges.iter().map(of_range).collect(), is_free }
     }

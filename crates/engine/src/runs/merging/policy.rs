@@ -7,7 +7,8 @@
 //! runs of like size. The fewest bytes for each run that goes would be those of two small runs time and again: of 400 runs that came one by one, 8 of which may be there, each byte would be written 8.5
 //! times. By the square it is 3.0 times, and 5.6 times of 2,000; no choice can do with much less.
 //!
-//! **Less garbage.** Where more than a share of all is garbage, the range of keys that has the largest share of it is merged with all that is newer.
+//! **Less garbage.** Where more than a share of all is garbage, the range of keys that has the largest share of it is merged with all that is newer. What of a file counts no more, since merges took
+//! it over, is garbage too: its room is given back when the last of it is written anew.
 
 use std::ops::Range;
 
@@ -21,11 +22,13 @@ pub(super) struct RangeWeight {
     pub(super) obsolete: u64,
     /// Of tables that are gone.
     pub(super) gone: u64,
+    /// Bytes of the file that count in no range, as many as fall to this one. They are not among `bytes`.
+    pub(super) trimmed: u64,
 }
 
 impl RangeWeight {
     fn garbage(&self) -> u64 {
-        (self.obsolete + self.gone).min(self.bytes)
+        (self.obsolete + self.gone).min(self.bytes) + self.trimmed
     }
 }
 
@@ -113,17 +116,20 @@ fn fewer_runs(runs: &[RunWeight]) -> Option<Range<usize>> {
 /// The range of keys with the largest share of garbage, where there is too much of it in all.
 fn less_garbage(runs: &[RunWeight], percent_max: u64) -> Option<Choice> {
     let ranges = runs.iter().flat_map(|run| &run.ranges);
-    let (bytes, garbage) =
-        ranges.fold((0, 0), |(bytes, garbage), range| (bytes + range.bytes, garbage + range.garbage()));
+    let (bytes, garbage) = ranges.fold((0, 0), |(bytes, garbage), range| {
+        (bytes + range.bytes + range.trimmed, garbage + range.garbage())
+    });
     if garbage == 0 || u128::from(garbage) * 100 <= u128::from(bytes) * u128::from(percent_max) {
         return None;
     }
     let free = runs.iter().enumerate().filter(|(_, run)| run.is_free);
     let all = free.flat_map(|(at, run)| run.ranges.iter().map(move |range| (at, range)));
-    let share = |range: &RangeWeight| u128::from(range.garbage()) * 1000 / u128::from(range.bytes.max(1));
+    let share = |range: &RangeWeight| {
+        u128::from(range.garbage()) * 1000 / u128::from((range.bytes + range.trimmed).max(1))
+    };
     let (at, worst) = all.filter(|(_, range)| range.garbage() > 0).max_by_key(|(_, range)| share(range))?;
-    // What is of tables that are gone goes when the range is written anew, alone.
-    let newer = match worst.gone >= worst.obsolete {
+    // What is of tables that are gone, or counts no more, goes when the range is written anew, alone.
+    let newer = match worst.gone + worst.trimmed >= worst.obsolete {
         true => 0,
         false => runs[..at].iter().rev().take_while(|run| run.is_free).count(),
     };
@@ -137,7 +143,7 @@ mod tests {
     const LIMITS: MergeLimits = MergeLimits { runs_max: 8, garbage_percent_max: 30 };
 
     fn range(bytes: u64, obsolete: u64, gone: u64) -> RangeWeight {
-        RangeWeight { keys: [Box::from(&b"a"[..]), Box::from(&b"z"[..])], bytes, obsolete, gone }
+        RangeWeight { keys: [Box::from(&b"a"[..]), Box::from(&b"z"[..])], bytes, obsolete, gone, trimmed: 0 }
     }
 
     fn runs_of(bytes: &[u64]) -> Vec<RunWeight> {
@@ -183,6 +189,19 @@ mod tests {
             assert!(runs.len() <= LIMITS.runs_max);
         }
         assert!((1..=3 * 400 + 40).contains(&written), "{written} written for 400");
+    }
+
+    /// What is left of a file is written anew for the room of the rest.
+    #[test]
+    fn what_counts_no_more_is_garbage() {
+        let mut runs = runs_of(&[10, 10, 60]);
+        runs[1].ranges[0].trimmed = 30;
+        assert_eq!(choose(&runs, LIMITS), None, "30 of 110");
+        runs[1].ranges[0].trimmed = 40;
+        assert_eq!(choose(&runs, LIMITS).unwrap().runs, 1..2);
+        runs[1].ranges[0].obsolete = 41;
+        runs[1].ranges[0].bytes = 50;
+        assert_eq!(choose(&runs, LIMITS).unwrap().runs, 0..2, "more of it is replaced");
     }
 
     #[test]
