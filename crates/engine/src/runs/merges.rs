@@ -4,10 +4,12 @@
 
 use std::collections::BTreeSet;
 
-use super::OpenRun;
-use super::garbage::{Replaced, ReplacedSample};
+use super::{OpenRun, OpenRuns};
+use std::sync::Arc;
+
+use super::garbage::{Replaced, ReplacedSample, estimate};
 use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::{Error, ErrorKind};
 
 /// What was merged since the store was opened.
@@ -19,7 +21,7 @@ pub(crate) struct MergeNumbers {
     pub(crate) bytes: u64,
     /// Slices that came to nothing: because of a damaged file, or of what the capacity tier refused.
     pub(crate) failures: u64,
-    /// Bytes of all runs that were thought to be garbage when it was last looked for: of rows that were replaced since the store was opened, and of tables that are gone.
+    /// Bytes of all runs that were thought to be garbage when it was last looked for: of rows that were replaced and of tables that are gone.
     pub(crate) garbage: u64,
 }
 
@@ -37,12 +39,30 @@ pub(super) struct Merges {
     /// Files in which a merge met corruption: runs with one are left alone, and looks at what is damaged say so.
     damaged: Mutex<BTreeSet<u64>>,
     pub(super) replaced: Mutex<Replaced>,
+    /// There were runs when the store was opened, of which it knows nothing yet.
+    lacks_opened: AtomicBool,
 }
 
 impl Merges {
+    /// Of a store that was opened with these runs.
+    pub(super) fn of_opened(runs: &OpenRuns) -> Merges {
+        Merges { lacks_opened: AtomicBool::new(runs.runs.len() > 1), ..Merges::default() }
+    }
+
     /// A new run was written.
     pub(super) fn count_replaced(&self, sample: &ReplacedSample) {
         self.replaced.lock().add(sample);
+    }
+
+    /// Makes the estimate of what was replaced before the store was opened, unless that was done.
+    pub(super) fn estimate(&self, runs: &Arc<OpenRuns>, is_stopped: &dyn Fn() -> bool) {
+        if !self.lacks_opened.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        // It is of all runs that there are now. What runs that came meanwhile were charged with is among it, and that of later ones is added.
+        drop(std::mem::take(&mut *self.replaced.lock()));
+        let estimated = estimate(runs, is_stopped);
+        self.replaced.lock().take_in(estimated);
     }
 
     /// Whether a file of the run is known to be damaged.

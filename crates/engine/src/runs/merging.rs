@@ -641,6 +641,7 @@ impl Runs {
     /// What is to be merged next, if anything is.
     pub(crate) fn next_merge<S: MergeStore>(&self, store: &S, limits: MergeLimits) -> Option<MergeJob> {
         let runs = Arc::clone(&self.current());
+        self.merges.estimate(&runs, &|| !store.goes_on());
         let weights = self.weights(&runs, store);
         self.merges.set_garbage(weights.iter().map(RunWeight::garbage).sum());
         let choice = choose(&weights, limits)?;

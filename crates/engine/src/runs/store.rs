@@ -219,13 +219,13 @@ impl Runs {
         let cache = ArcSwapOption::from_pointee(files.cache.clone());
         changing.files = Some(files);
         Ok(Runs {
+            merges: Merges::of_opened(&opened),
             current: ArcSwap::from_pointee(opened),
             place,
             settings,
             changing: Mutex::new(changing),
             bytes: AtomicU64::new(bytes?.iter().sum()),
             cache,
-            merges: Merges::default(),
         })
     }
 

@@ -861,6 +861,29 @@ fn garbage_of_rows_that_were_replaced_is_taken_off() {
     assert!(table.scan().all(|row| row.unwrap().get_as::<i64>("n").unwrap() == 3));
 }
 
+/// What was replaced before a store was opened is found again, by reading some of what is newer.
+#[test]
+fn garbage_of_before_a_store_was_opened_is_taken_off() {
+    let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
+    let (db, [table, other]) = two_tables(&sim, false);
+    for (of, n) in [(&table, 0), (&other, 0), (&table, 1), (&table, 2)] {
+        put_all(of, 0..3_000, n);
+        db.engine().move_now();
+    }
+    let (once, before) = (bytes_in(&db.engine().runs.current()) / 4, garbage_in(&db));
+    drop((table, other));
+    db.close().unwrap();
+    let db = open(&sim, Durability::Process);
+    let garbage = garbage_in(&db);
+    assert!(garbage * 10 > before * 9 && garbage * 9 < before * 10, "{garbage}, and before {before}");
+    assert_eq!(garbage_in(&db), garbage, "it is found once");
+    db.collect().unwrap();
+    let left = bytes_in(&db.engine().runs.current());
+    assert!(left * 10 <= once * 25, "{left} left of what takes {once} once for each table");
+    let table = db.table("t").unwrap();
+    assert!(table.scan().all(|row| row.unwrap().get_as::<i64>("n").unwrap() == 2));
+}
+
 #[test]
 fn garbage_of_tables_that_are_gone_is_taken_off() {
     let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
