@@ -570,7 +570,7 @@ impl Writes {
             true if choice < 4 => UPDATE,
             _ => PUT,
         };
-        (n, kind, model.write(n, kind != REMOVE, |state| state.version))
+        (n, kind, model.write(n, kind != REMOVE, |state| Some(state.version)).unwrap())
     }
 }
 

@@ -69,13 +69,19 @@ impl Model {
         self.0[n as usize].store(u64::from(before.bits()) << 32 | u64::from(after.bits()), Ordering::SeqCst);
     }
 
-    /// Writes a key by `write`, which is told the state that it is to make.
-    pub(super) fn write<R>(&self, n: u64, is_there: bool, write: impl FnOnce(KeyState) -> R) -> R {
+    /// Writes a key by `write`, which is told the state that it is to make. Where it returns nothing it was refused, and all is as it was.
+    pub(super) fn write<R>(
+        &self,
+        n: u64,
+        is_there: bool,
+        write: impl FnOnce(KeyState) -> Option<R>,
+    ) -> Option<R> {
         let before = self.state(n);
         let after = before.next(is_there);
         self.set(n, [before, after]);
         let result = write(after);
-        self.set(n, [after, after]);
+        let now = if result.is_some() { after } else { before };
+        self.set(n, [now, now]);
         result
     }
 
