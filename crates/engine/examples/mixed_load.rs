@@ -78,7 +78,6 @@ impl Settings {
                 fast_tier_bytes_max: fast_mib << 20,
                 index_bytes_max: number("index-mib", (fast_mib / 8).max(8)) << 20,
                 capacity_bytes_max: number("capacity-mib", (4 * rows * row_bytes) >> 20) << 20,
-                moving: true,
                 ..Options::default()
             },
             threads: number("threads", 2),

@@ -171,7 +171,7 @@ pub struct Options {
     #[doc(hidden)]
     pub schema_layout: bool,
     /// The most bytes of DRAM the cache may take. Default 64 MiB, of which none is touched while the cache is bypassed. A store that has sorted
-    /// tables keeps blocks of them in a quarter as much more, at least 8 MiB. Below
+    /// tables keeps blocks of them in half as much more, at least 16 MiB. Below
     /// 1 MiB there is no cache. On a file in the page cache it is bypassed unless the store uses more than there is of memory, and
     /// this is at least half of memory and with the index at most seven eighths.
     pub cache_bytes: u64,

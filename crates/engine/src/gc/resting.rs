@@ -65,8 +65,7 @@ mod tests {
     const ROWS: u64 = 12_000;
 
     fn open(sim: &CrashSim, clock: &Clock) -> Db {
-        let options =
-            Options { segment_bytes: 256 << 10, fast_tier_bytes_max: FAST_BYTES, moving: true, ..options() };
+        let options = Options { segment_bytes: 256 << 10, fast_tier_bytes_max: FAST_BYTES, ..options() };
         let tiers = (FastTier::simulated(sim), CapacityTier::simulated(sim));
         Db::open_at(tiers, options, clock.clone()).unwrap()
     }

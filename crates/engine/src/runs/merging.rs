@@ -201,7 +201,7 @@ impl<'r> Slice<'r> {
     }
 
     /// The oldest run of these, which has the outcome, and from which sequence on that is visible.
-    fn into_run(&self) -> Option<(u64, u64)> {
+    fn output_run(&self) -> Option<(u64, u64)> {
         let visible_from = self.inputs().iter().map(OpenRun::visible_from).max();
         Some((self.inputs().last()?.number, visible_from?))
     }
@@ -703,7 +703,7 @@ impl Runs {
     ) -> Result<()> {
         // PERSIST: no row's schema is younger than the log, and a table that a power cut brings back has all its rows still.
         store.persist_tables()?;
-        let Some(into) = slice.into_run() else { return Ok(()) };
+        let Some(into) = slice.output_run() else { return Ok(()) };
         self.replace_merged(log, into, &written.files, &written.trimmed)?;
         let bytes: u64 = written.files.iter().map(|sst| sst.file_bytes().unwrap_or(0)).sum();
         self.merges.count(bytes);
@@ -712,7 +712,7 @@ impl Runs {
 
     /// Has files change their run as they are. No record is written or left out, so this rests on nothing that must be durable before.
     fn hand_down(&self, log: &Log, slice: &Slice<'_>) -> Result<()> {
-        let Some(into) = slice.into_run() else { return Ok(()) };
+        let Some(into) = slice.output_run() else { return Ok(()) };
         self.replace_merged(log, into, &[], &slice.without_handed_down())?;
         self.merges.count(0);
         Ok(())

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use arc_swap::{ArcSwap, ArcSwapOption, Guard};
-use hedgerow_device::{CapacityTier, memory_bytes};
+use hedgerow_device::CapacityTier;
 
 use super::merges::{MergeNumbers, Merges};
 use super::{OpenRun, OpenRuns};
@@ -29,8 +29,6 @@ pub(super) const TARGET_BYTES: u64 = if cfg!(test) { 256 << 10 } else { 64 << 20
 const NUMBERS_STEP: u64 = 64;
 /// The cache of blocks has no less.
 const BLOCK_CACHE_BYTES_MIN: u64 = 8 << 20;
-/// Blocks of the index may take such a part of memory: enough for files of four times as much as memory has. Where they lack, a look costs two reads of the disk.
-const INDEX_PART_OF_MEMORY: u64 = 64;
 
 /// Where sorted tables are, or would be.
 #[derive(Debug, Clone, Default)]
@@ -63,7 +61,8 @@ impl RunsSettings {
             bytes_max: options.capacity_bytes_max,
             sst: SstOptions { compression: options.compression, ..SstOptions::default() },
             block_cache_bytes,
-            index_cache_bytes: block_cache_bytes.max(memory_bytes().unwrap_or(0) / INDEX_PART_OF_MEMORY),
+            // Of these a file needs little, but a look that does not find them costs two reads of the disk.
+            index_cache_bytes: block_cache_bytes,
         }
     }
 }
