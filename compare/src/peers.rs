@@ -2,6 +2,8 @@
 //!
 //! Owns the settings common to the peers (peers.md's): the cache, the memory table, the filter, the compression.
 
+#[cfg(feature = "bf-tree")]
+mod bf_tree;
 #[cfg(feature = "fjall")]
 mod fjall;
 #[cfg(all(feature = "leveldb", leveldb_installed))]
@@ -58,10 +60,12 @@ pub(crate) enum Engine {
     Lmdb,
     LevelDb,
     Fjall,
+    #[serde(rename = "bf-tree")]
+    BfTree,
 }
 
 /// All that `--peers` can name.
-const PEERS: [Engine; 9] = [
+const PEERS: [Engine; 10] = [
     Engine::RocksDb,
     Engine::RocksDbCache,
     Engine::RocksDbMapped,
@@ -70,6 +74,7 @@ const PEERS: [Engine; 9] = [
     Engine::Lmdb,
     Engine::LevelDb,
     Engine::Fjall,
+    Engine::BfTree,
     Engine::Flat,
 ];
 
@@ -87,6 +92,7 @@ impl Engine {
             Engine::Lmdb => "lmdb",
             Engine::LevelDb => "leveldb",
             Engine::Fjall => "fjall",
+            Engine::BfTree => "bf-tree",
         }
     }
 
@@ -139,6 +145,8 @@ impl Engine {
             }
             #[cfg(feature = "fjall")]
             Engine::Fjall => Some(|opening, mapping| mapped(fjall::Fjall::open(opening)?, opening, mapping)),
+            #[cfg(feature = "bf-tree")]
+            Engine::BfTree => Some(|opening, mapping| mapped(bf_tree::BfTree::open(opening)?, opening, mapping)),
             _ => None,
         }
     }
