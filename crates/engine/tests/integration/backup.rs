@@ -15,8 +15,9 @@ use crate::concurrency::{
 use crate::rot::rot;
 
 /// Of a store of the newest version; one of those in memory is of the oldest.
+/// Nothing bounds the store: its rows stay where they are, and a second backup keeps what the first one copied.
 pub(crate) fn options() -> Options {
-    Options { segment_bytes: FORMATS[0].segment_bytes, index_bytes_max: 64 << 20, ..Options::default() }
+    Options { segment_bytes: FORMATS[0].segment_bytes, ..Options::default() }
 }
 
 /// Restores a backup, checks every byte of it and opens it.

@@ -301,7 +301,7 @@ fn a_server_takes_more_than_its_fast_tier_holds() {
     let mut client = server.client();
     let get = |client: &mut Client, n: usize| client.send(&[b"HMGET", many_key(n).as_bytes(), b"n", b"text"]);
     let there = |n: usize| match n % 4 {
-        0 => "[(nil), (nil)]".to_owned(),
+        0 => "[nil, nil]".to_owned(),
         1 => format!("[\"{}\", \"{}\"]", n + 1_000_000, text(n)),
         _ => format!("[\"{n}\", \"{}\"]", text(n)),
     };
