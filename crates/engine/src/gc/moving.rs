@@ -242,10 +242,15 @@ impl Engine {
 
     /// Holds writers to what moves can keep up with. Where they make no room, or nobody moves rows but by hand, nobody is held.
     pub(crate) fn pace_writers(&self) {
-        if !self.may_move() || !self.options.background {
-            return;
+        if self.may_move() && self.options.background {
+            self.pace_by_moves();
         }
+    }
+
+    fn pace_by_moves(&self) {
         if !self.moves_help() {
+            // Merges may be what makes room for moves again.
+            self.gc.set_merge_share(1.0);
             return self.gc.throttle.pace(0.0, 0);
         }
         let (available, extent_bytes) = (self.room().available, self.log.extent_bytes());

@@ -458,6 +458,10 @@ fn writers_are_not_paced_while_a_snapshot_holds_moves_up() {
     assert!(helps(), "it may go in a moment");
     clock.advance_ms(LONG_SNAPSHOT_MS);
     assert!(!helps());
+    engine.gc.set_merge_share(0.125);
+    assert!(engine.gc.merge_pause_ns(1_000) > 0);
+    engine.pace_by_moves();
+    assert_eq!(engine.gc.merge_pause_ns(1_000), 0, "merges make way for no moves");
     drop(snapshot);
     assert!(helps());
     engine.gc.moved_from.lock().clear();
