@@ -8,7 +8,7 @@
 //! A B+-tree with optimistic lock coupling (Leis, Haubenschild, Neumann, "Optimistic Lock Coupling", 2019) and heads
 //! (Graefe, Larson, "B-tree indexes and CPU caches", 2001; after Lomet's prefix truncation). The parts:
 //! `index/slot.rs` the slot word; `node.rs` layout, lock, search; `edit.rs` changes to one node; `tree.rs` paths,
-//! splits, unlinking; `scan.rs`; `build.rs` bulk building; `arena.rs`, `blob.rs` memory; `rows.rs` the index
+//! splits, unlinking; `remove.rs` removing; `scan.rs`; `build.rs` bulk building; `arena.rs`, `blob.rs` memory; `rows.rs` the index
 //! of a table, which keeps deleted keys apart.
 #![allow(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -20,6 +20,7 @@ mod edit;
 mod longest;
 mod node;
 mod probe;
+mod remove;
 mod rows;
 mod sample;
 mod scan;
@@ -41,6 +42,7 @@ use crate::sync::{Arc, Backoff};
 
 pub(crate) use arena::{IndexReservation, NodeArena};
 pub(crate) use build::IndexBuilder;
+pub(crate) use node::head_of;
 pub(crate) use rows::RowIndex;
 pub(crate) use scan::ScanEnd;
 pub(crate) use slot::SlotTarget;
@@ -53,6 +55,7 @@ pub use slot::{LogSlot, Slot, Tag};
 use edit::{Entry, Room};
 use longest::LongestKeys;
 use node::{Meta, Node, Retry, SlotLock};
+use remove::LockedLeaf;
 use tree::{Tree, TreeView};
 
 /// Cache lines of a node loaded ahead on the way down.
@@ -472,15 +475,8 @@ impl Write<'_> {
             Decision::Keep => {}
             Decision::Store(slot) => node.store_slot(self.meta, self.at, slot.raw()),
             Decision::Remove => {
-                let lock = lock.escalate();
-                let blob = edit::remove(node, self.at);
-                drop(lock);
-                self.view.tree.count_removed_key(self.stripe, self.key.len());
-                // SAFETY: the node led to it until it was removed, under its lock.
-                unsafe { self.view.retire_blob(blob) };
-                if self.meta.count() == 1 {
-                    self.view.unlink_empty(self.key);
-                }
+                let leaf = LockedLeaf { view: self.view, stripe: self.stripe, lock, meta: self.meta };
+                leaf.remove(1 << self.at, self.key);
             }
         }
         result

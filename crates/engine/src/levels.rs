@@ -137,6 +137,15 @@ impl Levels {
         )
     }
 
+    /// Forgets those of `rows`, which are in the order of their keys and none of them deleted, whose slot is the one that comes with the key; `forgotten[i]` says whether the `i`-th was one of
+    /// them. The caller keeps out whoever clears the table.
+    ///
+    /// # Panics
+    /// If `forgotten` is shorter than `rows`.
+    pub(crate) fn forget_rows(&self, rows: &[(&[u8], Slot)], guard: &Guard<'_>, forgotten: &mut [bool]) {
+        self.young.remove_in_order(rows, guard, forgotten);
+    }
+
     /// Bytes of memory that new keys of so many bytes each take at most: to be [reserved](NodeArena::reserve) for them.
     pub(crate) fn bytes_for(&self, lens: impl IntoIterator<Item = usize>, guard: &Guard<'_>) -> u64 {
         self.young.rows().bytes_for(lens, guard)

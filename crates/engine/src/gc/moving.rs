@@ -18,17 +18,22 @@
 //! **Walking, not scanning.** The records of the victims are looked up, and what moves is sorted; the index could be scanned in the order of keys instead. But segments must be
 //! walked anyway, to be verified and to find what stays, and a scan passes every key of the store for those few.
 
+mod found;
+
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
+use self::found::{Found, Movable};
 use super::Emptied;
 use crate::db::append::IndexEntry;
 use crate::db::engine::{Engine, TableShared};
 use crate::db::read::GROUP;
 use crate::index::{Decision, LogSlot, Slot, Tag};
-use crate::log::SegmentWalk;
 use crate::log::format::{FLAG_RELOCATED, Record};
 use crate::log::segment::{SEGMENT_HEADER_BYTES, Segment};
+use crate::log::{LogGuard, SegmentWalk};
 use crate::runs::RunWriter;
 use crate::scheduler::gc_state::{MovedFrom, Pending};
 use crate::scheduler::run_size::Look;
@@ -49,20 +54,10 @@ const MERGES_MAKE_WAY_FROM: f64 = 0.25;
 const MERGE_SHARE_MIN: f64 = 0.125;
 /// Writers are held for what is to be merged from this backlog on, and as if no room were left from that on.
 const BACKLOG_HELD: [f64; 2] = [2.0, 4.0];
+/// Records that the index forgets together: meanwhile an appender is held.
+const FORGOTTEN_TOGETHER: usize = 128;
 /// Writers are told anew how much room there will be after so many bytes of a move.
 const PACED_BYTES: u64 = 256 << 10;
-
-/// A record that may leave the log.
-struct Movable<'l> {
-    table: u32,
-    /// Which of the victims it is in.
-    victim: u32,
-    key: &'l [u8],
-    /// As it was found.
-    slot: LogSlot,
-    /// Of the record.
-    bytes: u32,
-}
 
 /// A segment to be emptied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -164,7 +159,7 @@ fn held_for_merges(backlog: f64) -> f64 {
 
 /// A move of which it is known what moves. It has taken nothing out of the log yet.
 struct MoveUnderWay<'e> {
-    found: Vec<Movable<'e>>,
+    found: Found<'e>,
     victims: Vec<Victim<'e>>,
     moving: MovingTables,
     taken: Taken<'e>,
@@ -349,7 +344,7 @@ impl Engine {
         kind: MoveKind,
         oldest: Option<u64>,
     ) -> Result<MoveUnderWay<'_>> {
-        let (mut found, mut moving) = (Vec::new(), MovingTables::default());
+        let (mut found, mut moving) = (Found::default(), MovingTables::default());
         let mut taken = Taken { engine: self, extents: Vec::new() };
         let mut victims: Vec<Victim<'_>> = Vec::new();
         for &ChosenToMove { extent, segment_number } in chosen {
@@ -392,8 +387,8 @@ impl Engine {
 
     /// Steps 2 to 4; returns how many victims it queued.
     fn end_move(&self, under_way: MoveUnderWay<'_>) -> Result<usize> {
-        let MoveUnderWay { mut found, mut victims, moving, mut taken } = under_way;
-        found.sort_unstable_by(|one, other| (one.table, one.key).cmp(&(other.table, other.key)));
+        let MoveUnderWay { found, mut victims, moving, mut taken } = under_way;
+        let found = found.sorted();
         self.write_run(&found, &victims)?;
         // From here on nothing of a victim is let go of before it is free.
         let is_victim = |extent: &u32| victims.iter().any(|victim| victim.emptied.extent == *extent);
@@ -434,7 +429,7 @@ impl Engine {
         (extent, number): (u32, u32),
         kind: MoveKind,
         oldest: Option<u64>,
-        (moving, found): (&mut MovingTables, &mut Vec<Movable<'l>>),
+        (moving, found): (&mut MovingTables, &mut Found<'l>),
     ) -> Result<(Emptied, usize)> {
         let mut victim = Emptied { extent, needed_before: oldest.map(|_| 0), copied: 0 };
         let mut counted = 0;
@@ -452,13 +447,8 @@ impl Engine {
                     (WayOut::Moves, Some(FoundSlot { slot, .. }))
                         if kind == MoveKind::All || slot.tag() == Tag::Tombstone =>
                     {
-                        found.push(Movable {
-                            table: record.table(),
-                            victim: number,
-                            key: record.key(),
-                            slot,
-                            bytes: record.record_bytes() as u32,
-                        })
+                        let bytes = record.record_bytes() as u32;
+                        found.push((record.table(), record.key()), number, (slot, bytes));
                     }
                     (WayOut::Moves | WayOut::Stays, _) => {
                         victim.copied += loop {
@@ -567,23 +557,21 @@ impl Engine {
     /// Step 4: the index forgets what is as it was found. Whether anything is of a table that is gone: dropped or cleared before the index was asked, and perhaps before the run counted.
     fn forget_moved(&self, found: &[Movable<'_>], victims: &mut [Victim<'_>]) -> bool {
         let mut is_any_table_gone = false;
-        for group in found.chunks(GROUP) {
-            for of_one in group.chunk_by(|one, next| one.table == next.table) {
-                let table = self.catalog.by_id(of_one[0].table);
+        let is_like = |one: &Movable<'_>, next: &Movable<'_>| {
+            one.table == next.table && one.is_tombstone() == next.is_tombstone()
+        };
+        for group in found.chunks(FORGOTTEN_TOGETHER) {
+            for alike in group.chunk_by(is_like) {
+                let table = self.catalog.by_id(alike[0].table);
                 is_any_table_gone |= table.is_none();
                 let guard = self.log.pin();
                 // A batch holds all appenders from its look at a row to its publication, and who clears a table holds them, too.
                 let _appender = self.log.appender();
-                for movable in of_one {
-                    let is_gone = table.as_ref().is_none_or(|table| {
-                        self.publish(IndexEntry::new(table, movable.key), &guard, |now| {
-                            match now == Some(movable.slot) {
-                                true => (Decision::Remove, true),
-                                false => (Decision::Keep, false),
-                            }
-                        })
-                        .unwrap_or(false)
-                    });
+                let mut gone = [false; FORGOTTEN_TOGETHER];
+                if let Some(table) = &table {
+                    self.forget_alike(table, alike, &guard, &mut gone);
+                }
+                for (movable, is_gone) in alike.iter().zip(gone) {
                     let victim = &mut victims[movable.victim as usize];
                     let offset = movable.slot.offset();
                     let (Some(table), true) = (&table, is_gone) else {
@@ -604,6 +592,31 @@ impl Engine {
             self.gc.record_all_dropped(extent, std::mem::take(&mut victim.forgotten));
         }
         is_any_table_gone
+    }
+
+    /// Takes these records of one table, tombstones or none, out of its index; `gone` says which were as they were found.
+    fn forget_alike(
+        &self,
+        table: &Arc<TableShared>,
+        alike: &[Movable<'_>],
+        guard: &LogGuard<'_>,
+        gone: &mut [bool],
+    ) {
+        if !alike[0].is_tombstone() {
+            let rows = alike.iter().map(|movable| (movable.key, Slot::from(movable.slot)));
+            let rows: SmallVec<[_; FORGOTTEN_TOGETHER]> = rows.collect();
+            table.levels.forget_rows(&rows, guard, gone);
+        }
+        // What is cached stands there with another slot.
+        for (movable, is_gone) in alike.iter().zip(gone).filter(|(_, is_gone)| !**is_gone) {
+            let forgotten = self.publish(IndexEntry::new(table, movable.key), guard, |now| {
+                match now == Some(movable.slot) {
+                    true => (Decision::Remove, true),
+                    false => (Decision::Keep, false),
+                }
+            });
+            *is_gone = forgotten.unwrap_or(false);
+        }
     }
 
     /// Relocates what is live of these records of a victim; those that cannot be, for want of room or because of what is wrong, are left. Whether anything is wrong: then some will

@@ -10,10 +10,11 @@ use std::ops::Range;
 use super::node::{
     Ext, HALVES, HEADER, Meta, Node, NodeLock, SPILL_HALVES, half_of, head_of, spills, suffix_halves,
 };
+use super::remove::Places;
 use super::stored_key;
 
-/// More entries than any node holds.
-const ENTRIES_MAX: usize = 64;
+/// More entries than any node holds: [`Places`] has a bit for each.
+const ENTRIES_MAX: usize = Places::BITS as usize;
 /// More bytes than the keys of any node take after its prefix, spilled ones aside.
 const BYTES_MAX: usize = 2048;
 
@@ -173,8 +174,8 @@ fn move_halves_up(node: &Node, from: usize, count: usize) {
     }
 }
 
-/// Removes entry `at`, with the child right of it; returns the blob that is now nobody's, or 0.
-pub(super) fn remove(node: &Node, at: usize) -> u64 {
+/// Removes separator `at` of an inner node, with the child right of it; returns the blob that is now nobody's, or 0.
+pub(super) fn remove_separator(node: &Node, at: usize) -> u64 {
     let meta = node.meta();
     let count = meta.count();
     let ext = node.ext(meta, at);
@@ -182,18 +183,40 @@ pub(super) fn remove(node: &Node, at: usize) -> u64 {
         node.write(HEADER + i - 1, node.head(i));
         node.write_half(Node::ext_at(meta, i - 1), node.ext(meta, i).0);
     }
-    if meta.is_leaf() {
-        for i in at + 1..count {
-            node.write(Node::slot_at(meta, i - 1), node.read(Node::slot_at(meta, i)));
-        }
-    } else {
-        for i in at + 2..=count {
-            node.write_half(Node::child_at(meta, i - 1), node.child(meta, i));
-        }
+    for i in at + 2..=count {
+        node.write_half(Node::child_at(meta, i - 1), node.child(meta, i));
     }
-    let (heap, dead) = if count == 1 { (HALVES, 0) } else { (meta.heap(), meta.dead() + ext.halves()) };
-    node.write_meta(meta.with_count(count - 1).with_heap(heap, dead));
+    write_less(node, meta, count - 1, ext.halves());
     if ext.spilled() { node.blob(ext) } else { 0 }
+}
+
+/// Removes the entries of a leaf at `places`; `blob` is called with each blob that is now nobody's.
+pub(super) fn remove_entries(node: &Node, places: Places, mut blob: impl FnMut(u64)) {
+    let meta = node.meta();
+    debug_assert!(meta.is_leaf(), "separators have children");
+    let (first, count) = (places.trailing_zeros() as usize, meta.count());
+    let (mut to, mut freed) = (first, 0);
+    for i in first..count {
+        let ext = node.ext(meta, i);
+        if places >> i & 1 == 1 {
+            freed += ext.halves();
+            if ext.spilled() {
+                blob(node.blob(ext));
+            }
+            continue;
+        }
+        node.write(HEADER + to, node.head(i));
+        node.write_half(Node::ext_at(meta, to), ext.0);
+        node.write(Node::slot_at(meta, to), node.read(Node::slot_at(meta, i)));
+        to += 1;
+    }
+    write_less(node, meta, to, freed);
+}
+
+/// Writes the meta of a node that has `count` entries left, and `freed` halves less in its heap.
+fn write_less(node: &Node, meta: Meta, count: usize, freed: usize) {
+    let (heap, dead) = if count == 0 { (HALVES, 0) } else { (meta.heap(), meta.dead() + freed) };
+    node.write_meta(meta.with_count(count).with_heap(heap, dead));
 }
 
 /// Lays a locked node out anew without dead space, with capacity for a key of `len` bytes after the prefix.

@@ -177,7 +177,7 @@ pub(super) fn spills(len: usize) -> bool {
 
 /// The 8 bytes of `key` from `at`, big-endian, zero-padded.
 #[inline]
-pub(super) fn head_of(key: &[u8], at: usize) -> u64 {
+pub(crate) fn head_of(key: &[u8], at: usize) -> u64 {
     match key.get(at..).and_then(|rest| rest.first_chunk::<8>()) {
         Some(bytes) => u64::from_be_bytes(*bytes),
         None => {
@@ -521,6 +521,11 @@ pub(super) struct SlotLock<'a> {
 impl<'a> SlotLock<'a> {
     pub(super) fn node(&self) -> &'a Node {
         self.node
+    }
+
+    /// What `check` must see while the lock is held.
+    pub(super) fn version(&self) -> u64 {
+        self.version
     }
 
     /// Goes on to exclude readers too. Nobody else changes the version word while `SLOT` is held.

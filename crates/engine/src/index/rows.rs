@@ -142,6 +142,12 @@ impl RowIndex {
         })
     }
 
+    /// [`Index::remove_in_order`] of rows.
+    pub(crate) fn remove_in_order(&self, rows: &[(&[u8], Slot)], guard: &Guard<'_>, removed: &mut [bool]) {
+        debug_assert!(rows.iter().all(|(_, slot)| !is_tombstone(*slot)), "tombstones are counted");
+        self.rows.remove_in_order(rows, guard, removed);
+    }
+
     /// Does to the tombstone `old`, which is kept apart, what was decided; returns what is left to do to the rows.
     fn decided_apart(&self, key: &[u8], guard: &Guard<'_>, old: Slot, decision: Decision) -> Decision {
         let stays = matches!(decision, Decision::Store(slot) if goes_apart(slot));

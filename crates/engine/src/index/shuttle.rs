@@ -243,6 +243,47 @@ fn a_key_removed_and_inserted_by_two_has_one_outcome() {
     });
 }
 
+/// Many are removed while one of them is written anew, new ones split their leaf, and a reader looks at what stays.
+#[test]
+fn what_is_written_while_many_are_removed_stays() {
+    explore(|| {
+        let index = fresh();
+        (0..40).for_each(|n| put(&index, &key(n), slot(n + 1)));
+        let remover = {
+            let index = index.clone();
+            thread::spawn(move || {
+                let keys: Vec<_> = (0..40).filter(|n| n % 4 != 3).map(|n| (key(n), slot(n + 1))).collect();
+                let entries: Vec<(&[u8], Slot)> = keys.iter().map(|(key, slot)| (&key[..], *slot)).collect();
+                let mut removed = vec![false; entries.len()];
+                index.remove_in_order(&entries, &index.epoch.pin(), &mut removed);
+                let gone = |(entry, removed): (&(&[u8], Slot), bool)| removed.then(|| entry.0.to_vec());
+                entries.iter().zip(removed).filter_map(gone).collect::<Vec<_>>()
+            })
+        };
+        let writer = {
+            let index = index.clone();
+            thread::spawn(move || {
+                put(&index, &key(20), slot(100));
+                (50..62).for_each(|n| put(&index, &key(n), slot(n + 1)));
+            })
+        };
+        let guard = index.epoch.pin();
+        assert_eq!(index.get(&key(23), &guard), Some(slot(24)));
+        drop(guard);
+        let gone = remover.join().unwrap();
+        writer.join().unwrap();
+        let guard = index.epoch.pin();
+        assert_eq!(index.get(&key(20), &guard), Some(slot(100)), "written anew");
+        for n in 0..40 {
+            let is_removed = gone.contains(&key(n).to_vec());
+            assert_eq!(is_removed, n % 4 != 3 && (n != 20 || is_removed));
+            assert_eq!(index.get(&key(n), &guard).is_none(), is_removed && n != 20, "key {n}");
+        }
+        (50..62).for_each(|n| assert_eq!(index.get(&key(n), &guard), Some(slot(n + 1))));
+        assert_eq!(index.len(), 40 - 30 + 1 + 12);
+    });
+}
+
 /// What a reader of this model may reach, and whether it was freed.
 struct Thing {
     linked: AtomicBool,

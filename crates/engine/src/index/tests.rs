@@ -797,3 +797,40 @@ fn what_was_located_is_found_again_after_any_change() {
         }
     }
 }
+
+/// What is removed in order is what is there as given, in leaves that others share, empty or split meanwhile, and nothing else.
+#[test]
+fn removed_in_order_goes_what_is_as_given() {
+    for (n, family) in FAMILIES.iter().enumerate() {
+        for seed in 0..sized(20) {
+            let mut r = Random(seed * 100 + n as u64);
+            let (arena, epoch) = fresh();
+            let (index, mut model) = (Index::new(arena, epoch), Model::new());
+            run(&index, &mut model, family, &mut r, 2000, 10);
+            let mut entries = model.clone();
+            for step in 0..sized(200) {
+                entries.entry(key_of(family, &mut r, step)).or_insert(slot(7));
+            }
+            let share = r.below(10) + 1;
+            entries.retain(|_, _| r.below(10) < share);
+            for known in entries.values_mut() {
+                if r.below(8) == 0 {
+                    *known = slot(1 << 39);
+                }
+            }
+            let given: Vec<(&[u8], Slot)> = entries.iter().map(|(key, slot)| (&key[..], *slot)).collect();
+            let mut removed = vec![false; given.len()];
+            for (given, removed) in given.chunks(100).zip(removed.chunks_mut(100)) {
+                index.remove_in_order(given, &index.epoch.pin(), removed);
+            }
+            for ((key, slot), removed) in given.iter().zip(removed) {
+                assert_eq!(removed, model.get(*key) == Some(slot), "{family}, seed {seed}");
+                if removed {
+                    model.remove(*key);
+                }
+            }
+            check_whole(&index, &model);
+            run(&index, &mut model, family, &mut r, 200, 8);
+        }
+    }
+}

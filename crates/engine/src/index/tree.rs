@@ -72,9 +72,9 @@ impl Tree {
         self.update_longest(|longest| longest.with(len));
     }
 
-    /// Counts a key of `len` bytes out.
-    pub(super) fn count_removed_key(&self, stripe: usize, len: usize) {
-        self.count_keys(stripe, -1);
+    /// Counts so many keys out, the longest of which has `len` bytes.
+    pub(super) fn count_removed_keys(&self, stripe: usize, keys: u32, len: usize) {
+        self.count_keys(stripe, -i64::from(keys));
         self.update_longest(|longest| longest.without(len));
     }
 
@@ -293,6 +293,27 @@ impl<'g> TreeView<'g> {
             let child_version = child.stable();
             node.check(version)?;
             (node, version) = (child, child_version);
+        }
+    }
+
+    /// Starts loading the leaf of `key`, if nobody is in the way of finding it.
+    pub(super) fn prefetch_leaf(&self, key: &[u8]) {
+        let Ok(Some((_, mut node, mut version))) = self.enter() else { return };
+        loop {
+            let meta = node.meta();
+            if meta.is_leaf() {
+                return;
+            }
+            let Ok((at, equal)) = node.search(meta, key, version) else { return };
+            let id = node.child(meta, at + usize::from(equal));
+            if id == NULL || node.check(version).is_err() {
+                return;
+            }
+            let child = self.arena.node(id);
+            if meta.level() == 1 {
+                return child.prefetch(super::PREFETCH_LINES);
+            }
+            (node, version) = (child, child.stable());
         }
     }
 
@@ -605,10 +626,10 @@ impl<'g> TreeView<'g> {
         parent.write_half(Node::child_at(meta, at), NULL);
         let mut blobs = [0; 2];
         if at < meta.count() && parent.child(meta, at + 1) == NULL {
-            blobs[0] = edit::remove(parent, at);
+            blobs[0] = edit::remove_separator(parent, at);
         }
         if at > 0 && parent.child(meta, at - 1) == NULL {
-            blobs[1] = edit::remove(parent, at - 1);
+            blobs[1] = edit::remove_separator(parent, at - 1);
         }
         let parent_empty = is_empty(parent);
         self.retire(place.id, lock);
