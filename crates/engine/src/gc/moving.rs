@@ -56,6 +56,8 @@ const MERGE_SHARE_MIN: f64 = 0.125;
 const BACKLOG_HELD: [f64; 2] = [2.0, 4.0];
 /// Records that the index forgets together: meanwhile an appender is held.
 const FORGOTTEN_TOGETHER: usize = 128;
+/// Most keys end within so many bytes of a record.
+const KEY_IS_WITHIN: u64 = 80;
 /// Writers are told anew how much room there will be after so many bytes of a move.
 const PACED_BYTES: u64 = 256 << 10;
 
@@ -524,13 +526,18 @@ impl Engine {
     fn write_run(&self, found: &[Movable<'_>], victims: &[Victim<'_>]) -> Result<()> {
         /// Records ahead of the one that is copied: their lines are on their way.
         const AHEAD: usize = 8;
+        /// And where those further ahead lie in memory is looked up: each is on another page, and while that is not known prefetches of its lines hold up all others.
+        const PAGES_AHEAD: usize = 32;
         if found.is_empty() {
             return Ok(());
         }
         self.runs.check_room_to_move(found.iter().map(|movable| u64::from(movable.bytes)).sum())?;
-        let mut run = RunWriter::of_move(&self.runs, &self.log);
+        let mut run = RunWriter::of_move(&self.runs, &self.log, found.len());
         let (mut bytes, mut paced) = (0, 0);
         for (i, movable) in found.iter().enumerate() {
+            if let Some(next) = found.get(i + PAGES_AHEAD) {
+                self.log.prefetch_record(next.slot.offset(), 1);
+            }
             if let Some(next) = found.get(i + AHEAD) {
                 self.log.prefetch_record(next.slot.offset(), next.slot.bytes());
             }
@@ -560,7 +567,11 @@ impl Engine {
         let is_like = |one: &Movable<'_>, next: &Movable<'_>| {
             one.table == next.table && one.is_tombstone() == next.is_tombstone()
         };
-        for group in found.chunks(FORGOTTEN_TOGETHER) {
+        for (number, group) in found.chunks(FORGOTTEN_TOGETHER).enumerate() {
+            // Keys lie in the log, each on a cache line of its own.
+            for next in found.iter().skip((number + 1) * FORGOTTEN_TOGETHER).take(FORGOTTEN_TOGETHER) {
+                self.log.prefetch_record(next.slot.offset(), KEY_IS_WITHIN);
+            }
             for alike in group.chunk_by(is_like) {
                 let table = self.catalog.by_id(alike[0].table);
                 is_any_table_gone |= table.is_none();

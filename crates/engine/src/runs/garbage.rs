@@ -3,7 +3,7 @@
 //! Owns the estimate. Promises that it forgets a file with the file, and that what a merge has taken off is not counted again. It is kept in memory alone: for a store that was opened
 //! some records of each run are read to make it anew. Must not know what is done about garbage.
 //!
-//! Of a new run one key in [`SAMPLED_ONE_IN`] is looked for in the filters of older ones. The first that says yes has a row that nobody needs any more; now and then it is mistaken, and so many
+//! Of a new run some keys, [`SAMPLED`] or more, are looked for in the filters of older ones. The first that says yes has a row that nobody needs any more; now and then it is mistaken, and so many
 //! are taken off as it is expected to be.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +14,11 @@ use hedgerow_device::Random;
 use super::{OpenRange, OpenRun, OpenRuns};
 use crate::sst::{BlockReads, Sst, SstKey, SstLook};
 
-const SAMPLED_ONE_IN: u64 = 64;
+/// So many keys of a new run are asked about, as far as [`ONE_IN`] allows: each is a cache miss or two in every older run.
+const SAMPLED: u64 = 2048;
+const ONE_IN: [u64; 2] = [16, 512];
+/// The same for the runs of a store that was opened.
+const OPENED_ONE_IN: u64 = 64;
 /// A filter says yes of so many keys that it does not hold to one.
 const MISTAKEN_ONE_IN: u64 = 190;
 /// So many records are read to make the estimate of a store that was opened, at most: seconds of a slow disk.
@@ -42,8 +46,9 @@ pub(super) struct ReplacedSample {
 }
 
 impl ReplacedSample {
-    pub(super) fn new(older: &Arc<OpenRuns>) -> ReplacedSample {
-        ReplacedSample::behind(older, 0, SAMPLED_ONE_IN)
+    /// Of a run of so many `records`.
+    pub(super) fn new(older: &Arc<OpenRuns>, records: usize) -> ReplacedSample {
+        ReplacedSample::behind(older, 0, (records as u64 / SAMPLED).clamp(ONE_IN[0], ONE_IN[1]))
     }
 
     fn behind(runs: &Arc<OpenRuns>, from: usize, one_in: u64) -> ReplacedSample {
@@ -131,7 +136,7 @@ pub(super) fn estimate(runs: &Arc<OpenRuns>, is_stopped: &dyn Fn() -> bool) -> R
     let newer = runs.runs.split_last().map_or(&[][..], |(_, newer)| newer);
     let in_all: u64 =
         newer.iter().flat_map(|run| &run.ranges).map(|range| range.sst.counts().records()).sum();
-    let one_in = SAMPLED_ONE_IN.max(in_all.div_ceil(READ_MAX));
+    let one_in = OPENED_ONE_IN.max(in_all.div_ceil(READ_MAX));
     let (mut replaced, mut random) = (Replaced::default(), Random::from_seed(in_all));
     for (place, run) in newer.iter().enumerate() {
         let mut sample = ReplacedSample::behind(runs, place + 1, one_in);

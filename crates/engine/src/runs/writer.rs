@@ -29,10 +29,10 @@ pub(crate) struct RunWriter<'e> {
 }
 
 impl<'e> RunWriter<'e> {
-    /// Of what may replace something in older runs. Makes no file before there is something to write.
-    pub(crate) fn of_move(runs: &'e Runs, log: &'e Log) -> RunWriter<'e> {
+    /// Of so many `records`, which may replace something in older runs. Makes no file before there is something to write.
+    pub(crate) fn of_move(runs: &'e Runs, log: &'e Log, records: usize) -> RunWriter<'e> {
         let mut writer = RunWriter::new(runs, log);
-        writer.replaced = Some(ReplacedSample::new(&runs.current()));
+        writer.replaced = Some(ReplacedSample::new(&runs.current(), records));
         writer
     }
 
