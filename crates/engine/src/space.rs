@@ -28,6 +28,8 @@ pub(crate) enum Claim {
     /// A row in the place of another, or a change to one: what it replaces can be collected, so that it goes on when the
     /// store is full.
     Overwrite,
+    /// What stays in the log while others of its segment move: what those leave behind that are changed meanwhile must find room after it, or no victim of the move could be freed.
+    Stay,
     /// A row in the place of a delta in a victim: gc may write more than it frees.
     Merge,
     Delete,
@@ -42,7 +44,7 @@ impl Claim {
     pub(crate) fn reserve(self) -> u32 {
         match self {
             Claim::Write => 4,
-            Claim::Overwrite => 3,
+            Claim::Overwrite | Claim::Stay => 3,
             Claim::Merge => 2,
             Claim::Delete => 2,
             Claim::Gc => 1,

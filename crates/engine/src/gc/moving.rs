@@ -378,9 +378,10 @@ impl Engine {
                     // Nothing of it has left the index.
                     found.truncate(before);
                     self.log.check_writable()?;
-                    if error.kind() != ErrorKind::Full {
-                        self.log.quarantine(extent);
+                    if error.kind() == ErrorKind::Full {
+                        break;
                     }
+                    self.log.quarantine(extent);
                 }
             }
         }
@@ -404,7 +405,8 @@ impl Engine {
                 victim.emptied.needed_before = None;
             }
             let (extent, walk) = (victim.emptied.extent, &victim.walk);
-            !(self.relocate_left((extent, walk), &mut victim.left) && self.give_up(extent, walk))
+            let is_wrong = self.relocate_left((extent, walk), &mut victim.left, Claim::Gc);
+            !(is_wrong && self.give_up(extent, walk))
         });
         let (sequence, epoch) = (self.log.last_sequence(), self.epoch.current());
         let number = self.gc.next_move.fetch_add(1, Ordering::Relaxed);
@@ -454,7 +456,7 @@ impl Engine {
                     }
                     (WayOut::Moves | WayOut::Stays, _) => {
                         victim.copied += loop {
-                            if let Some(copied) = self.relocate(table, extent, record, Claim::Gc)? {
+                            if let Some(copied) = self.relocate(table, extent, record, Claim::Stay)? {
                                 break copied;
                             }
                         };
@@ -632,10 +634,15 @@ impl Engine {
 
     /// Relocates what is live of these records of a victim; those that cannot be, for want of room or because of what is wrong, are left. Whether anything is wrong: then some will
     /// be for good.
-    fn relocate_left(&self, (extent, walk): (u32, &SegmentWalk<'_>), left: &mut Vec<u64>) -> bool {
+    fn relocate_left(
+        &self,
+        (extent, walk): (u32, &SegmentWalk<'_>),
+        left: &mut Vec<u64>,
+        claim: Claim,
+    ) -> bool {
         let mut is_wrong = false;
         left.retain(|&offset| {
-            let error = self.relocate_one(extent, walk, offset).err();
+            let error = self.relocate_one((extent, walk), offset, claim).err();
             is_wrong |= error.as_ref().is_some_and(|error| error.kind() != ErrorKind::Full);
             error.is_some()
         });
@@ -667,25 +674,28 @@ impl Engine {
         true
     }
 
-    fn relocate_one(&self, extent: u32, walk: &SegmentWalk<'_>, offset: u64) -> Result<()> {
+    fn relocate_one(&self, (extent, walk): (u32, &SegmentWalk<'_>), offset: u64, claim: Claim) -> Result<()> {
         let record = walk.record_again(offset)?;
         let Some(table) = self.catalog.by_id(record.table()) else { return Ok(()) };
-        while self.relocate(&table, extent, &record, Claim::Gc)?.is_none() {}
+        while self.relocate(&table, extent, &record, claim)?.is_none() {}
         Ok(())
     }
 
     /// Tries again what earlier moves had no room for; whether a victim has nothing left now, and waits until all is durable.
     pub(super) fn finish_moves(&self) -> bool {
         let Some(_settling) = self.gc.settling.try_lock() else { return false };
-        let unfinished: Vec<(u32, Vec<u64>)> = {
+        let (unfinished, is_first): (Vec<(u32, Vec<u64>)>, _) = {
             let queue = self.gc.moved_from.lock();
+            let is_first = queue.front().is_some_and(|first| !first.left.is_empty());
             let unfinished = queue.iter().filter(|victim| !victim.left.is_empty());
-            unfinished.map(|victim| (victim.pending.extent, victim.left.clone())).collect()
+            (unfinished.map(|victim| (victim.pending.extent, victim.left.clone())).collect(), is_first)
         };
         let mut any = false;
-        for (extent, mut left) in unfinished {
+        for (n, (extent, mut left)) in unfinished.into_iter().enumerate() {
             let Some(walk) = self.log.walk(extent) else { continue };
-            if self.relocate_left((extent, &walk), &mut left) && self.give_up(extent, &walk) {
+            // What is left in the one that is freed next fits an extent, which comes back with it.
+            let claim = if n == 0 && is_first { Claim::LastExtent } else { Claim::Gc };
+            if self.relocate_left((extent, &walk), &mut left, claim) && self.give_up(extent, &walk) {
                 self.gc.moved_from.lock().retain(|victim| victim.pending.extent != extent);
                 any = true;
                 continue;

@@ -243,6 +243,31 @@ fn more_rows_than_the_fast_tier_holds_on_persistent_memory() {
     }
 }
 
+/// One field of rows that lie anywhere is written, as fast as it goes: what of a move's victims was changed while it moved finds its place in a tier that writers keep full, or no
+/// victim could be freed ever after.
+#[test]
+fn fields_of_more_rows_than_the_fast_tier_holds_are_updated_without_a_pause() {
+    const ROWS: u64 = 50_000;
+    let scratch = Scratch::new("updated-without-a-pause");
+    let db = Db::open_with(scratch.path(), options(Durability::Process)).unwrap();
+    let schema = Schema::new().field("often", Type::Bytes).field("rest", Type::Bytes);
+    let table = db.create_table("t", schema).unwrap();
+    for row in 0..ROWS {
+        table.put(&key_of(0, row), &row! { often: &[0u8; 100][..], rest: &[1u8; 900][..] }).unwrap();
+    }
+    let (mut random, mut written) = (Random::from_seed(5), vec![0u8; ROWS as usize]);
+    for n in 0..500_000u32 {
+        let row = random.below(ROWS);
+        written[row as usize] = n as u8;
+        table.update(&key_of(0, row), &row! { often: &[n as u8; 100][..] }).unwrap();
+    }
+    for (row, last) in written.into_iter().enumerate() {
+        let found = table.get(&key_of(0, row as u64)).unwrap().unwrap();
+        assert_eq!(found.get_as::<&[u8]>("often").unwrap(), [last; 100], "row {row}");
+        assert_eq!(found.get_as::<&[u8]>("rest").unwrap(), [1; 900], "row {row}");
+    }
+}
+
 fn put(db: &Db, table: &Table, row: u64) -> hedgerow::Result<()> {
     let text = [row as u8; 1_000];
     let put = || table.put(&key_of(0, row), &row! { n: row as i64, text: &text });
