@@ -24,7 +24,7 @@ use crate::relaxed::OwnedBytes;
 
 use behind::WriteBehind;
 use directory::{Directory, FileWriter, OpenedFile, RewrittenFile};
-use ring::NumberedRead;
+use ring::{NumberedRead, ReadSource};
 
 mod behind;
 mod directory;
@@ -389,6 +389,64 @@ pub struct FileRead<'a> {
     pub past_cache: bool,
 }
 
+/// Reads that come about one after the other, for [`CapacityFile::read_in_turn`].
+pub trait ReadsInTurn {
+    /// The next, and a number for it, if there is one now. Where there is none it is asked again once one that is under way was answered, if any is.
+    fn next(&mut self) -> Option<(usize, FileRead<'_>)>;
+
+    /// What [`CapacityFile::read`] says of the read of this number.
+    fn done(&mut self, number: usize, answer: Result<OwnedBytes>);
+}
+
+/// Reads that are all known.
+struct Listed<'a, D> {
+    reads: std::iter::Enumerate<std::slice::Iter<'a, FileRead<'a>>>,
+    done: D,
+}
+
+impl<D: FnMut(usize, Result<OwnedBytes>)> ReadsInTurn for Listed<'_, D> {
+    fn next(&mut self) -> Option<(usize, FileRead<'_>)> {
+        let (number, read) = self.reads.next()?;
+        Some((number, *read))
+    }
+
+    fn done(&mut self, number: usize, answer: Result<OwnedBytes>) {
+        (self.done)(number, answer);
+    }
+}
+
+/// Those of them that are of files on a file system; the others are answered at once.
+struct OnDisk<'r, R> {
+    reads: &'r mut R,
+    /// Whether the wait was counted.
+    is_counted: bool,
+}
+
+impl<R: ReadsInTurn> ReadSource for OnDisk<'_, R> {
+    fn next(&mut self) -> Option<NumberedRead> {
+        loop {
+            let (number, FileRead { file, offset, bytes, past_cache }) = self.reads.next()?;
+            let (sim, file) = match &file.opened {
+                Opened::Directory(file) => {
+                    let is_direct = past_cache && file.can_pass_cache(offset, bytes);
+                    return Some(NumberedRead { number, file: Arc::clone(file), offset, bytes, is_direct });
+                }
+                Opened::Simulated(sim, file) => (sim.clone(), Arc::clone(file)),
+            };
+            if !std::mem::replace(&mut self.is_counted, true) {
+                sim.count_file_wait();
+            }
+            let mut read = OwnedBytes::zeroed(bytes);
+            let is_read = sim.read_file(&file, offset, &mut read.as_mut_slice()[..bytes]);
+            self.reads.done(number, is_read.map(|()| read));
+        }
+    }
+
+    fn done(&mut self, number: usize, answer: Result<OwnedBytes>) {
+        self.reads.done(number, answer);
+    }
+}
+
 impl CapacityFile {
     /// Bytes in the file.
     ///
@@ -444,25 +502,13 @@ impl CapacityFile {
 
     /// Does all `reads`, many of them under way at the same time, and tells `done` of each once, in whatever order they come: which of them it is, and what
     /// [`CapacityFile::read`] says of it. Others go on meanwhile.
-    pub fn read_many(reads: &[FileRead<'_>], mut done: impl FnMut(usize, Result<OwnedBytes>)) {
-        let (mut on_disk, mut is_counted) = (Vec::with_capacity(reads.len()), false);
-        for (number, &FileRead { file, offset, bytes, past_cache }) in reads.iter().enumerate() {
-            match &file.opened {
-                Opened::Directory(file) => {
-                    let is_direct = past_cache && file.can_pass_cache(offset, bytes);
-                    on_disk.push(NumberedRead { number, file, offset, bytes, is_direct });
-                }
-                Opened::Simulated(sim, file) => {
-                    if !std::mem::replace(&mut is_counted, true) {
-                        sim.count_file_wait();
-                    }
-                    let mut read = OwnedBytes::zeroed(bytes);
-                    let is_read = sim.read_file(file, offset, &mut read.as_mut_slice()[..bytes]);
-                    done(number, is_read.map(|()| read));
-                }
-            }
-        }
-        ring::read_all(&on_disk, done);
+    pub fn read_many(reads: &[FileRead<'_>], done: impl FnMut(usize, Result<OwnedBytes>)) {
+        CapacityFile::read_in_turn(&mut Listed { reads: reads.iter().enumerate(), done });
+    }
+
+    /// [`CapacityFile::read_many`] of reads that come about one after the other: some are under way while the next is thought of.
+    pub fn read_in_turn(reads: &mut impl ReadsInTurn) {
+        ring::read_all(&mut OnDisk { reads, is_counted: false });
     }
 
     /// Asks for bytes that will be read soon, and waits for none. A hint.

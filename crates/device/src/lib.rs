@@ -92,7 +92,9 @@ mod zeroed;
 
 pub use allocations::{CountingAllocator, allocations};
 pub use arena::Arena;
-pub use capacity::{AllocatedFile, CAPACITY_PAGE_BYTES, CapacityFile, CapacityTier, FileRead, NewFile};
+pub use capacity::{
+    AllocatedFile, CAPACITY_PAGE_BYTES, CapacityFile, CapacityTier, FileRead, NewFile, ReadsInTurn,
+};
 pub use checksum::{crc32c, crc32c_blocks};
 pub use clock::Clock;
 pub use copy::{

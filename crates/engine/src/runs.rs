@@ -395,21 +395,28 @@ impl OpenRuns {
     /// [`OpenRuns::find`] of each of these keys, in their order: their blocks are read together. The answers hold the blocks.
     pub(crate) fn find_many(&self, keys: &[SstKey], upto: u64) -> Vec<Result<FoundVersions>> {
         check_waits_alone();
+        let answer = |looked| match looked {
+            Ok(RunsLook::Found(versions)) => Some(Ok(versions)),
+            Ok(RunsLook::Lacking) => None,
+            Err(error) => Some(Err(error)),
+        };
         let mut answers = Vec::with_capacity(keys.len());
         for group in keys.chunks(FOUND_TOGETHER) {
             let mut reads = BlockReads::new();
             let mut found: Vec<Option<Result<FoundVersions>>> = group.iter().map(|_| None).collect();
             let mut ways: Vec<Option<OneBlock>> = group.iter().map(|_| None).collect();
+            let mut first = found.iter_mut().zip(group).zip(&mut ways);
+            reads.run_beside(|reads| {
+                let Some(((found, key), way)) = first.next() else { return false };
+                *found = answer(self.look_for_way(key, upto, reads, way));
+                true
+            });
             while found.iter().any(Option::is_none) {
                 reads.run();
                 let left =
                     found.iter_mut().zip(group).zip(&mut ways).filter(|((found, _), _)| found.is_none());
                 for ((found, key), way) in left {
-                    *found = match self.look_again(key, upto, &mut reads, way) {
-                        Ok(RunsLook::Found(versions)) => Some(Ok(versions)),
-                        Ok(RunsLook::Lacking) => None,
-                        Err(error) => Some(Err(error)),
-                    };
+                    *found = answer(self.look_again(key, upto, &mut reads, way));
                 }
             }
             answers.extend(found.into_iter().flatten());

@@ -17,6 +17,7 @@
 
 use std::cell::Cell;
 use std::io;
+use std::sync::Arc;
 
 use io_uring::{EnterFlags, IoUring, opcode, types};
 
@@ -26,6 +27,8 @@ use crate::relaxed::{OwnedBytes, UnfilledBytes};
 
 /// Reads under way at once, at most: what keeps a device busy, and bounds the memory of those that nobody has looked at yet.
 pub(super) const UNDER_WAY_MAX: usize = 64;
+/// So many are handed to the kernel together while more can be begun: the device has work early, and its notice, which is the dear part of a request, is shared by many.
+const SUBMITTED_TOGETHER: usize = 8;
 /// The kernel cuts longer reads off; the rest of one is read by `pread`.
 const READ_BYTES_MAX: usize = 1 << 30;
 
@@ -34,61 +37,91 @@ thread_local! {
     static RING: Cell<Option<IoUring>> = const { Cell::new(None) };
 }
 
-/// A read to be done: the `number`-th of its caller's.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct NumberedRead<'a> {
+/// A read to be done, and what its caller knows it by.
+#[derive(Debug)]
+pub(super) struct NumberedRead {
     pub(super) number: usize,
-    pub(super) file: &'a OpenedFile,
+    pub(super) file: Arc<OpenedFile>,
     pub(super) offset: u64,
     pub(super) bytes: usize,
     /// Past the page cache: [`OpenedFile::can_pass_cache`] said so.
     pub(super) is_direct: bool,
 }
 
-impl NumberedRead<'_> {
+impl NumberedRead {
     fn read(&self) -> Result<OwnedBytes> {
         self.file.read_owned(self.offset, self.bytes, self.is_direct)
     }
 }
 
-/// Does all `reads`, and tells `done` of each as it comes, while others are under way.
-pub(super) fn read_all(reads: &[NumberedRead<'_>], mut done: impl FnMut(usize, Result<OwnedBytes>)) {
-    // One alone is a system call either way, and the shorter one is `pread`.
-    let begun = if reads.len() > 1 { read_by_ring(reads, &mut done) } else { 0 };
-    for part in reads[begun..].chunks(UNDER_WAY_MAX) {
-        if part.len() > 1 {
-            let through_cache = part.iter().filter(|read| !read.is_direct);
-            through_cache.for_each(|read| read.file.will_read(read.offset, read.bytes as u64));
+/// Where reads come from, and their answers go.
+pub(super) trait ReadSource {
+    /// The next, if there is one now: once one that is under way was answered there may be another.
+    fn next(&mut self) -> Option<NumberedRead>;
+
+    /// What became of the read of this number.
+    fn done(&mut self, number: usize, answer: Result<OwnedBytes>);
+}
+
+/// Does all reads of `source`, and tells it of each as it comes, while others are under way and while it thinks of the next.
+pub(super) fn read_all(source: &mut impl ReadSource) {
+    let mut is_by_ring = true;
+    while let Some(first) = source.next() {
+        let Some(second) = source.next() else {
+            // One alone is a system call either way, and the shorter one is `pread`.
+            source.done(first.number, first.read());
+            continue;
+        };
+        match is_by_ring.then(take_ring).flatten() {
+            Some(ring) => is_by_ring = read_by_ring(ring, source, [first, second]),
+            None => read_by_advice(source, [first, second]),
         }
-        part.iter().for_each(|read| done(read.number, read.read()));
     }
 }
 
-/// Does as many of `reads` as a ring can be had for, from the first on.
-fn read_by_ring(reads: &[NumberedRead<'_>], done: &mut impl FnMut(usize, Result<OwnedBytes>)) -> usize {
-    let Some(mut ring) = take_ring() else { return 0 };
+/// Does some of the reads of `source`, with these before them.
+fn read_by_advice(source: &mut impl ReadSource, first: [NumberedRead; 2]) {
+    let mut part = Vec::from(first);
+    while part.len() < UNDER_WAY_MAX
+        && let Some(next) = source.next()
+    {
+        part.push(next);
+    }
+    let through_cache = part.iter().filter(|read| !read.is_direct);
+    through_cache.for_each(|read| read.file.will_read(read.offset, read.bytes as u64));
+    part.iter().for_each(|read| source.done(read.number, read.read()));
+}
+
+/// Does these and then the reads of `source` until it has none, unless the ring fails, which is `false`: those that were begun are answered then.
+fn read_by_ring(mut ring: IoUring, source: &mut impl ReadSource, first: [NumberedRead; 2]) -> bool {
     let mut under_way = UnderWay::new(&mut ring);
-    let mut begun = 0;
+    first.into_iter().for_each(|read| under_way.push(read));
     loop {
-        while begun < reads.len() && under_way.has_room() {
-            under_way.push(reads[begun]);
-            begun += 1;
+        let mut has_more = true;
+        while has_more && under_way.has_room() && under_way.waiting() < SUBMITTED_TOGETHER {
+            match source.next() {
+                Some(read) => under_way.push(read),
+                None => has_more = false,
+            }
         }
         if under_way.is_empty() {
             break;
         }
-        if under_way.submit_and_wait().is_err() {
-            under_way.give_up(done);
-            return begun;
+        // A quarter of all, so that neither the device runs out of work meanwhile nor each answer costs a system call; none while others can be begun.
+        let is_full = !has_more || !under_way.has_room();
+        let wanted = if is_full { (under_way.len() / 4).max(1) } else { 0 };
+        if under_way.submit_and_wait(wanted).is_err() {
+            under_way.give_up(source);
+            return false;
         }
-        while let Some((read, answer)) = under_way.take_done() {
-            done(read.number, answer);
+        while let Some((number, answer)) = under_way.take_done() {
+            source.done(number, answer);
         }
     }
     drop(under_way);
     // After the thread's own values are gone there is no place for it.
     let _ = RING.try_with(|place| place.set(Some(ring)));
-    begun
+    true
 }
 
 fn take_ring() -> Option<IoUring> {
@@ -109,22 +142,22 @@ fn take_ring() -> Option<IoUring> {
 }
 
 /// A read whose entry is in the ring, and the memory that it is for.
-struct Begun<'a> {
-    read: NumberedRead<'a>,
+struct Begun {
+    read: NumberedRead,
     memory: UnfilledBytes,
 }
 
 /// Reads whose entries are in a ring: some taken by the kernel, which writes to their memory, and some not yet.
-struct UnderWay<'r, 'a> {
+struct UnderWay<'r> {
     ring: &'r mut IoUring,
     /// An entry says in which of these its read is.
-    slots: Vec<Option<Begun<'a>>>,
+    slots: Vec<Option<Begun>>,
     /// Those without a read.
     free: Vec<usize>,
 }
 
-impl<'r, 'a> UnderWay<'r, 'a> {
-    fn new(ring: &'r mut IoUring) -> UnderWay<'r, 'a> {
+impl<'r> UnderWay<'r> {
+    fn new(ring: &'r mut IoUring) -> UnderWay<'r> {
         UnderWay { ring, slots: Vec::new(), free: Vec::new() }
     }
 
@@ -140,12 +173,17 @@ impl<'r, 'a> UnderWay<'r, 'a> {
         self.len() == 0
     }
 
-    /// Reads that the kernel has taken and not answered yet: their memory is not ours.
-    fn in_kernel(&mut self) -> usize {
-        self.len() - self.ring.submission().len()
+    /// Those whose entries the kernel has not taken yet.
+    fn waiting(&mut self) -> usize {
+        self.ring.submission().len()
     }
 
-    fn push(&mut self, read: NumberedRead<'a>) {
+    /// Reads that the kernel has taken and not answered yet: their memory is not ours.
+    fn in_kernel(&mut self) -> usize {
+        self.len() - self.waiting()
+    }
+
+    fn push(&mut self, read: NumberedRead) {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
             self.slots.len() - 1
@@ -159,16 +197,14 @@ impl<'r, 'a> UnderWay<'r, 'a> {
         self.slots[slot] = Some(Begun { read, memory });
         // SAFETY: the kernel may write to the memory from the time that it takes the entry, in a later call of `enter`, to the time that it answers. Till then it stays in its
         // slot: `take_done` alone takes it from there, with the answer in hand; and `drop` waits for all answers, or never frees it. The descriptor is open now; of a read
-        // that was taken the kernel holds the file itself, and of one that was not the borrowed file outlives `self`, behind which nobody submits it any more.
+        // that was taken the kernel holds the file itself, and of one that was not the file is held in the slot until `self` goes, behind which nobody submits it any more.
         let pushed = unsafe { self.ring.submission().push(&entry) };
         pushed.expect("a ring has an entry for each slot");
     }
 
-    /// Hands the kernel what it does not have yet, and waits until some of all are answered: a quarter, so that neither the device runs out of work meanwhile nor
-    /// each answer costs a system call.
-    fn submit_and_wait(&mut self) -> io::Result<()> {
-        let wanted = (self.len() / 4).max(1);
-        let waiting = self.ring.submission().len();
+    /// Hands the kernel what it does not have yet, and waits until so many of all are answered.
+    fn submit_and_wait(&mut self, wanted: usize) -> io::Result<()> {
+        let waiting = self.waiting();
         #[cfg(test)]
         let (waiting, wanted) = injected::submitted(waiting, wanted, self.in_kernel())?;
         self.enter(waiting, wanted)
@@ -186,7 +222,7 @@ impl<'r, 'a> UnderWay<'r, 'a> {
     }
 
     /// The next read that the kernel has answered, if one is there, and what became of it.
-    fn take_done(&mut self) -> Option<(NumberedRead<'a>, Result<OwnedBytes>)> {
+    fn take_done(&mut self) -> Option<(usize, Result<OwnedBytes>)> {
         let entry = self.ring.completion().next()?;
         let slot = entry.user_data() as usize;
         let Begun { read, memory } = self.slots[slot].take().expect("a read is answered once");
@@ -195,25 +231,24 @@ impl<'r, 'a> UnderWay<'r, 'a> {
         let there = usize::try_from(entry.result()).unwrap_or(0);
         #[cfg(test)]
         let there = injected::answered(there, &memory);
-        Some((read, read.file.read_rest(read.offset, memory, there)))
+        Some((read.number, read.file.read_rest(read.offset, memory, there)))
     }
 
     /// Answers all that is under way, and submits nothing any more: what the kernel has not taken is read without it.
-    fn give_up(mut self, done: &mut impl FnMut(usize, Result<OwnedBytes>)) {
+    fn give_up(mut self, source: &mut impl ReadSource) {
         loop {
-            while let Some((read, answer)) = self.take_done() {
-                done(read.number, answer);
+            while let Some((number, answer)) = self.take_done() {
+                source.done(number, answer);
             }
             if self.in_kernel() == 0 || self.enter(0, 1).is_err() {
                 break;
             }
         }
-        let left: Vec<NumberedRead<'_>> = self.slots.iter().flatten().map(|begun| begun.read).collect();
-        left.iter().for_each(|read| done(read.number, read.read()));
+        self.slots.iter().flatten().for_each(|Begun { read, .. }| source.done(read.number, read.read()));
     }
 }
 
-impl Drop for UnderWay<'_, '_> {
+impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
         while self.in_kernel() > 0 {
             if self.ring.completion().next().is_some_and(|entry| {

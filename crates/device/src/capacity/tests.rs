@@ -635,6 +635,56 @@ fn what_a_ring_refuses_is_read_without_it() {
     check_many(&file, &bytes, places);
 }
 
+/// Reads of which some are known only once others were answered.
+struct InTurn<'t> {
+    file: &'t CapacityFile,
+    bytes: &'t [u8],
+    places: &'t [(u64, usize)],
+    /// How many are known before any was answered; then one more with each answer.
+    known: usize,
+    begun: usize,
+    answered: Vec<usize>,
+}
+
+impl ReadsInTurn for InTurn<'_> {
+    fn next(&mut self) -> Option<(usize, FileRead<'_>)> {
+        let number = self.begun;
+        let &(offset, bytes) = self.places[..self.known].get(number)?;
+        self.begun += 1;
+        Some((number, FileRead { file: self.file, offset, bytes, past_cache: false }))
+    }
+
+    fn done(&mut self, number: usize, answer: Result<OwnedBytes>) {
+        let (offset, len) = self.places[number];
+        assert!(answer.unwrap().as_slice()[..len] == self.bytes[offset as usize..][..len]);
+        self.known = (self.known + 1).min(self.places.len());
+        self.answered.push(number);
+    }
+}
+
+/// With a ring, without, and with one that fails at each of its calls.
+#[test]
+fn a_read_may_come_about_once_another_was_answered() {
+    let (_scratch, file, bytes, places) = many_reads();
+    let rings = (0..12).map(|at| {
+        let submits = (0..at).map(|_| None).chain([Some(Err(libc::EBUSY))]).collect();
+        Injected { submits, ..Injected::default() }
+    });
+    let all = [Injected::default(), Injected { no_rings: true, ..Injected::default() }].into_iter();
+    for injected in all.chain(rings) {
+        injected::set(injected);
+        for known in [1, 2, 7, 8, 9, 63, 64, 65, 150] {
+            let (begun, answered) = (0, Vec::new());
+            let mut reads =
+                InTurn { file: &file, bytes: &bytes, places: &places[..150], known, begun, answered };
+            CapacityFile::read_in_turn(&mut reads);
+            reads.answered.sort_unstable();
+            assert!(reads.answered.iter().copied().eq(0..150), "with {known}: {:?}", reads.answered);
+        }
+    }
+    injected::set(Injected::default());
+}
+
 /// Whoever is told of a read may panic, or read many itself: what is under way is waited for, and the next call is as ever.
 #[test]
 fn a_caller_may_panic_or_read_meanwhile() {

@@ -4,14 +4,15 @@
 //! cache keeps, unless they need more than one may hold for who must not wait; that a block is asked for once, however many want it; and that an error is that of the looks which need the block. Must not know which files count.
 //!
 //! A look takes up to two blocks, one after the other: that of the index says where that of the data is. So it is done anew once the first is there:
-//! [`BlockReads::run`] does so itself, all looks one step at a time, and each step's reads are under way together.
+//! [`BlockReads::run`] does so itself, all looks one step at a time, and each step's reads are under way together. [`BlockReads::run_beside`] lets each go on
+//! by itself, and makes the next while others wait.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::sync::Arc;
 
-use hedgerow_device::{CapacityFile, FileRead, Random};
+use hedgerow_device::{CapacityFile, FileRead, OwnedBytes, Random, ReadsInTurn};
 
 use super::block::{AddressHasher, Block, BlockAddress};
 use super::format::{EntryKind, PageRange, SstId};
@@ -178,20 +179,44 @@ impl BlockReads {
                 break;
             }
             bytes += pages.bytes();
-            // What was read for who must not wait is to be at hand for others of the kind, and blocks of the index are asked for again.
-            let past_cache = !self.copies_at_once && *kind == EntryKind::Record && sst.is_first_read(*pages);
-            let (offset, bytes) = (pages.offset(), pages.bytes());
-            reads.push(FileRead { file: sst.file(), offset, bytes, past_cache });
+            reads.push(self.file_read(*kind, sst, *pages));
         }
         CapacityFile::read_many(&reads, |n, bytes| {
             let (address, sst, pages) = &lacking[n];
-            let opened = |bytes| sst.open_block(bytes, *pages, address.kind);
-            let block = bytes.map_err(Error::from).and_then(opened);
-            if let Ok(block) = &block {
-                sst.keep(*pages, block);
-            }
-            self.hold(*address, block);
+            self.take(*address, sst, *pages, bytes);
         });
+    }
+
+    /// The read of a block of this kind.
+    fn file_read<'s>(&self, kind: EntryKind, sst: &'s Sst, pages: PageRange) -> FileRead<'s> {
+        // What was read for who must not wait is to be at hand for others of the kind, and blocks of the index are asked for again.
+        let past_cache = !self.copies_at_once && kind == EntryKind::Record && sst.is_first_read(pages);
+        FileRead { file: sst.file(), offset: pages.offset(), bytes: pages.bytes(), past_cache }
+    }
+
+    /// Verifies and holds what was read of a block.
+    fn take(
+        &mut self,
+        address: HeldAddress,
+        sst: &Sst,
+        pages: PageRange,
+        bytes: hedgerow_device::Result<OwnedBytes>,
+    ) {
+        let opened = |bytes| sst.open_block(bytes, pages, address.kind);
+        let block = bytes.map_err(Error::from).and_then(opened);
+        if let Ok(block) = &block {
+            sst.keep(pages, block);
+        }
+        self.hold(address, block);
+    }
+
+    /// Makes looks, one at each call of `look`, until that says that it was the last; and reads what they lack while it makes the next. Then it holds what they need, as after a
+    /// [run](BlockReads::run). For who waits.
+    pub(crate) fn run_beside(&mut self, look: impl FnMut(&mut BlockReads) -> bool) {
+        debug_assert!(!self.copies_at_once, "what is held for who must not wait is bounded by a run");
+        let (asked, begun, waiting) = (HashSet::default(), Vec::new(), Vec::new());
+        let mut beside = Beside { reads: self, look, has_looks: true, asked, begun, waiting };
+        CapacityFile::read_in_turn(&mut beside);
     }
 
     fn push(&mut self, wanted: Wanted) {
@@ -211,6 +236,65 @@ impl BlockReads {
     fn hold(&mut self, address: HeldAddress, block: Result<Arc<Block>>) {
         self.held_bytes += block.as_ref().map_or(0, |block| block.memory_bytes());
         self.held.insert(address, block);
+    }
+}
+
+/// Looks that are made while what those before them lack is read.
+struct Beside<'r, L> {
+    reads: &'r mut BlockReads,
+    look: L,
+    has_looks: bool,
+    /// What was read or is, by whomever it is wanted.
+    asked: HashSet<HeldAddress, BuildHasherDefault<AddressHasher>>,
+    begun: Vec<(HeldAddress, Sst, PageRange)>,
+    /// Ways that go on behind a block that is being read.
+    waiting: Vec<(HeldAddress, Wanted)>,
+}
+
+impl<L> Beside<'_, L> {
+    /// Begins to read what the way to `wanted` lacks, unless that was done or nothing is.
+    fn begin(&mut self, wanted: Wanted) -> Option<usize> {
+        let lacks = match &wanted.blocks {
+            // The look that just wanted it found it neither held nor in the cache.
+            WantedBlocks::One(pages, kind) => Err(NotAtHand::Lacking(*pages, *kind)),
+            WantedBlocks::Of(_) => wanted.look(&mut Holding(self.reads)),
+        };
+        // The look that is made again has the same error.
+        let Err(NotAtHand::Lacking(pages, kind)) = lacks else { return None };
+        let address = held_address(&wanted.sst, pages, kind);
+        let is_new = self.asked.insert(address);
+        if is_new {
+            self.begun.push((address, wanted.sst.clone(), pages));
+        }
+        if matches!(wanted.blocks, WantedBlocks::Of(_)) && kind == EntryKind::Bound {
+            self.waiting.push((address, wanted));
+        }
+        is_new.then(|| self.begun.len() - 1)
+    }
+}
+
+impl<L: FnMut(&mut BlockReads) -> bool> ReadsInTurn for Beside<'_, L> {
+    fn next(&mut self) -> Option<(usize, FileRead<'_>)> {
+        let number = loop {
+            match self.reads.wanted.pop() {
+                Some(wanted) => {
+                    if let Some(number) = self.begin(wanted) {
+                        break number;
+                    }
+                }
+                None if self.has_looks => self.has_looks = (self.look)(self.reads),
+                None => return None,
+            }
+        };
+        let (HeldAddress { kind, .. }, sst, pages) = &self.begun[number];
+        Some((number, self.reads.file_read(*kind, sst, *pages)))
+    }
+
+    fn done(&mut self, number: usize, answer: hedgerow_device::Result<OwnedBytes>) {
+        let (address, sst, pages) = &self.begun[number];
+        self.reads.take(*address, sst, *pages, answer);
+        let goes_on = self.waiting.extract_if(.., |(waited, _)| waited == address);
+        self.reads.wanted.extend(goes_on.map(|(_, wanted)| wanted));
     }
 }
 

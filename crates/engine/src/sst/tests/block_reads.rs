@@ -117,6 +117,50 @@ fn many_looks_are_read_for_together_and_each_block_once() {
     }
 }
 
+/// As a run: each block is read once, by whomever it is wanted; and what cannot be read is an error of the looks that need it.
+#[test]
+fn looks_are_made_while_what_others_lack_is_read() {
+    let records = far_apart(700);
+    for cache_bytes in CACHE_BYTES {
+        for after in [None, Some(0), Some(1), Some(40)] {
+            let (sim, sst) = cold(&records, cache_bytes);
+            let index_blocks = (0..sst.index_blocks())
+                .map(|n| sst.read_block(sst.index_pages(n), EntryKind::Bound).unwrap().len() as u64);
+            let blocks = sst.index_blocks() as u64 + index_blocks.sum::<u64>();
+            match after {
+                None => refuse_reads(&sim, blocks),
+                Some(after) => {
+                    let fault = Fault { after, sticky: false, refusal: Refusal::Io };
+                    sim.fail_file_calls(FileCall::Read, fault);
+                }
+            }
+            let (mut reads, mut keys, mut looked) =
+                (BlockReads::new(), records.keys().chain(records.keys()), 0);
+            reads.run_beside(|reads| {
+                let Some((table, key)) = keys.next() else { return false };
+                looked += 1;
+                let _ = sst.look(&SstKey::new(*table, key), reads);
+                true
+            });
+            assert_eq!(looked, 2 * records.len());
+            refuse_reads(&sim, 0);
+            let mut failed = 0;
+            for ((table, key), model) in &records {
+                match sst.look(&SstKey::new(*table, key), &mut reads) {
+                    Ok(SstLook::Found(record)) => assert_eq!(model_of(&record).1, *model),
+                    Ok(other) => panic!("{other:?}: what was read is held"),
+                    Err(error) => {
+                        assert_eq!(error.kind(), ErrorKind::Io, "{error}");
+                        failed += 1;
+                    }
+                }
+            }
+            assert_eq!(failed > 0, after.is_some(), "{failed} failed");
+            assert!(failed < records.len());
+        }
+    }
+}
+
 fn open_again(sim: &CrashSim) -> Sst {
     open(&CapacityTier::simulated(sim)).unwrap()
 }
