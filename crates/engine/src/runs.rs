@@ -12,8 +12,8 @@ pub(crate) mod merging;
 mod store;
 mod writer;
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use hedgerow_device::Random;
@@ -137,17 +137,35 @@ struct OpenTable {
     all: SstTable,
     /// No key has more bytes in bodies, of all runs together.
     key_bytes_max: u64,
+    /// Rows that count, of keys that are in several runs each; see [`OpenRuns::rows_of`].
+    rows: u64,
 }
 
 impl OpenFiles {
-    fn new(files: impl Iterator<Item = Sst>, runs: &[OpenRun]) -> OpenFiles {
+    fn new(files: impl Iterator<Item = Sst>, runs: &[OpenRun], version: &SstVersion) -> OpenFiles {
         let (files, mut tables) = (files.collect::<Box<[Sst]>>(), BTreeMap::new());
-        for known in files.iter().flat_map(Sst::tables) {
-            let table = OpenTable { all: *known, key_bytes_max: 0 };
-            tables
-                .entry(known.table)
-                .and_modify(|table: &mut OpenTable| table.all.add(known))
-                .or_insert(table);
+        let numbers_of = |run: &OpenRun| run.ranges.iter().map(|range| range.sst.id().number).collect();
+        // What is in the oldest run is over nothing: a delta there is a row.
+        let deltas_count_in: BTreeSet<u64> = runs.last().map(numbers_of).unwrap_or_default();
+        for sst in &files {
+            let number = sst.id().number;
+            for known in sst.tables() {
+                let [rows_taken, deltas_taken] = version.taken_off(number, known.table);
+                let mut rows = known.counts.rows.saturating_sub(rows_taken);
+                if deltas_count_in.contains(&number) {
+                    rows += known.counts.deltas.saturating_sub(deltas_taken);
+                }
+                match tables.entry(known.table) {
+                    Entry::Vacant(place) => {
+                        place.insert(OpenTable { all: *known, key_bytes_max: 0, rows });
+                    }
+                    Entry::Occupied(mut table) => {
+                        let table: &mut OpenTable = table.get_mut();
+                        table.all.add(known);
+                        table.rows += rows;
+                    }
+                }
+            }
         }
         for run in runs {
             let mut longest = BTreeMap::new();
@@ -222,7 +240,7 @@ impl OpenRuns {
                 .collect();
             runs.push(OpenRun { number, ranges: ranges?, visible_from: Arc::default() });
         }
-        let files = Arc::new(OpenFiles::new(files.into_values(), &runs));
+        let files = Arc::new(OpenFiles::new(files.into_values(), &runs, version));
         Ok(OpenRuns { generation, runs: runs.into(), files })
     }
 
@@ -264,6 +282,12 @@ impl OpenRuns {
     /// What the files have of the table of this number, if there is anything.
     pub(crate) fn of_table(&self, table: u32) -> Option<&SstTable> {
         self.files.table(table).map(|known| &known.all)
+    }
+
+    /// Rows of the table of this number that count in a run, of whose keys newer runs may have something as well: a row that they replace or hide is among them until it is merged with
+    /// that. Deltas are over a row of an older run, and no rows but in the oldest.
+    pub(crate) fn rows_of(&self, table: u32) -> u64 {
+        self.files.table(table).map_or(0, |known| known.rows)
     }
 
     /// A number that rises with each change that may change an answer.

@@ -235,16 +235,20 @@ impl Engine {
         replaced
     }
 
-    /// Rows of a table, those of sorted tables that were written or deleted since included.
+    /// Rows of a table, those of sorted tables included that were written or deleted since, until they are merged with that. What is updated below is counted there.
     pub(super) fn rows_of(&self, table: &TableShared) -> u64 {
-        // The index first: what leaves it is in the runs by then.
-        let rows = table.rows();
         if !table.below() {
-            return rows;
+            return table.rows();
         }
-        let runs = self.runs.current();
-        let lower = runs.of_table(table.id.load(Ordering::Acquire));
-        rows + lower.map_or(0, |known| known.counts.rows + known.counts.deltas)
+        // The index first: what leaves it is in the runs by then.
+        let rows = table.rows().saturating_sub(table.levels.blind());
+        rows + self.runs.current().rows_of(table.id.load(Ordering::Acquire))
+    }
+
+    /// Whether neither the index nor sorted tables have a row of a table, or anything that may make one.
+    pub(super) fn has_nothing_of(&self, table: &TableShared) -> bool {
+        let is_below = || self.runs.current().of_table(table.id.load(Ordering::Acquire)).is_some();
+        table.rows() == 0 && !(table.below() && is_below())
     }
 }
 

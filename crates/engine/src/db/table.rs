@@ -487,8 +487,11 @@ impl Table {
         self.read(key.key_bytes().as_ref(), |row| Ok(row.version()))
     }
 
-    /// Rows in the table, expired ones that are not yet swept included. Of a table that has rows in sorted tables no less than that, and as much more as of those were
-    /// written or deleted since.
+    /// Rows in the table, expired ones that are not yet swept included. It reads nothing, and walks nothing.
+    ///
+    /// Of a table that has rows in sorted tables it is an estimate: a row there that was put again or deleted since counts, besides what it was put with, until both are merged; one that was updated
+    /// counts once. So it is too high by at most what merges leave of such rows, and by those of the log; and exact once all rows have left the log and are merged, or if none that had left
+    /// it was put or deleted. It is the same after the store was opened again.
     pub fn len(&self) -> u64 {
         self.engine.rows_of(&self.shared)
     }
@@ -510,7 +513,7 @@ impl Table {
     /// Whether the table surely has no rows: it may have none though it is not known. Nothing is looked for in sorted tables.
     #[doc(hidden)]
     pub fn is_known_to_be_empty(&self) -> bool {
-        self.engine.rows_of(&self.shared) == 0
+        self.engine.has_nothing_of(&self.shared)
     }
 
     /// Removes all rows at once, whatever their number.

@@ -17,6 +17,7 @@
 //!   edit of a pair makes its version of nothing.
 //! * An operation is a number (u8) and what belongs to it: 1 add: run (u64), file (u64), least key, greatest key, each after its length (u32). 2 remove: run, file. 3 next: file,
 //!   run. 4 watermark: sequence. 5 origin, of a copy: the file (u64) below which this store's files are, and the id (u128) of the store that they carry.
+//!   6 taken: the file, the table (u64), rows and deltas (u64 each) of it that are in none of the file's ranges any more, besides those of earlier operations.
 //!
 //! **Why two copies.** An edit is synced in one before it is written to the other: a crash can tear one of them, and the other is whole. Without the second nobody could tell an edit that was torn, and does not count, from
 //! one that counted and has rotted.
@@ -26,7 +27,7 @@
 use hedgerow_device::{AllocatedFile, CapacityTier, crc32c};
 use hedgerow_row::le_bytes::{u32_at, u64_at, u128_at};
 
-use super::version::{FileOrigin, FileRange, SstChange, SstVersion};
+use super::version::{FileOrigin, FileRange, SstChange, SstVersion, TakenRecords};
 use crate::{Error, Result};
 
 const MAGIC: &[u8; 8] = b"HDGMANI1";
@@ -91,6 +92,9 @@ fn put_op(op: &SstChange, out: &mut Vec<u8>) {
         SstChange::Watermark { sequence } => (4, vec![*sequence]),
         SstChange::Origin(origin) => {
             (5, vec![origin.before, origin.store as u64, (origin.store >> 64) as u64])
+        }
+        SstChange::Taken(TakenRecords { number, table, rows, deltas }) => {
+            (6, vec![*number, u64::from(*table), *rows, *deltas])
         }
     };
     out.push(tag);
@@ -170,6 +174,10 @@ impl TakingOps<'_> {
             5 => {
                 let (before, low, high) = (self.u64()?, self.u64()?, self.u64()?);
                 SstChange::Origin(FileOrigin { before, store: u128::from(high) << 64 | u128::from(low) })
+            }
+            6 => {
+                let (number, table) = (self.u64()?, u32::try_from(self.u64()?).ok()?);
+                SstChange::Taken(TakenRecords { number, table, rows: self.u64()?, deltas: self.u64()? })
             }
             _ => return None,
         })

@@ -31,6 +31,17 @@ pub(crate) enum SstChange {
     Watermark { sequence: u64 },
     /// The store is a copy: these files are as another wrote them.
     Origin(FileOrigin),
+    /// Of a file that counts in part, so many records of a table more are in none of its ranges.
+    Taken(TakenRecords),
+}
+
+/// Records of a table that a file has, and that none of its ranges has any more: what counts of them is in another file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TakenRecords {
+    pub(crate) number: u64,
+    pub(crate) table: u32,
+    pub(crate) rows: u64,
+    pub(crate) deltas: u64,
 }
 
 /// Files with numbers below `before`, and not below that of the origin before, were written by the store of this id, and carry it. A copy of a store has them byte for byte.
@@ -57,6 +68,8 @@ pub(crate) struct SstVersion {
     pub(crate) watermark: u64,
     /// In rising order. Of a copy of a copy there may be several.
     origins: Vec<FileOrigin>,
+    /// Rows and deltas that were taken off files which still count, by the file's number and the table's.
+    taken: BTreeMap<(u64, u32), [u64; 2]>,
 }
 
 impl SstVersion {
@@ -70,6 +83,11 @@ impl SstVersion {
         &self.origins
     }
 
+    /// How many rows and how many deltas of a table the file of this number has that are in none of its ranges.
+    pub(crate) fn taken_off(&self, number: u64, table: u32) -> [u64; 2] {
+        self.taken.get(&(number, table)).copied().unwrap_or_default()
+    }
+
     /// Whether nothing counts.
     pub(crate) fn is_empty(&self) -> bool {
         self.runs.is_empty()
@@ -80,8 +98,8 @@ impl SstVersion {
         let mut copy = SstVersion { watermark, ..self.clone() };
         copy.runs.values_mut().for_each(|ranges| ranges.retain(|_, range| keeps(range.number)));
         copy.runs.retain(|_, ranges| !ranges.is_empty());
-        let numbers: BTreeSet<u64> =
-            copy.runs.values().flat_map(BTreeMap::values).map(|range| range.number).collect();
+        let numbers = copy.numbers();
+        copy.taken.retain(|(number, _), _| numbers.contains(number));
         copy.origins.push(FileOrigin { before: self.next_number, store: source });
         // A store that is copied time and again keeps those alone that something is of.
         let mut from = 0;
@@ -97,7 +115,17 @@ impl SstVersion {
     pub(crate) fn after(&self, ops: &[SstChange]) -> Result<SstVersion> {
         let mut next = self.clone();
         ops.iter().try_for_each(|op| next.apply(op))?;
+        // Not before the end: an edit takes a file off whole, and then adds what is left of it.
+        if !next.taken.is_empty() {
+            let numbers = next.numbers();
+            next.taken.retain(|(number, _), _| numbers.contains(number));
+        }
         Ok(next)
+    }
+
+    /// The files of which anything counts.
+    fn numbers(&self) -> BTreeSet<u64> {
+        self.runs.values().flat_map(BTreeMap::values).map(|range| range.number).collect()
     }
 
     fn apply(&mut self, op: &SstChange) -> Result<()> {
@@ -117,6 +145,11 @@ impl SstVersion {
                     && self.origins.last().is_none_or(|last| last.before < origin.before) =>
             {
                 self.origins.push(*origin);
+                Ok(())
+            }
+            SstChange::Taken(TakenRecords { number, table, rows, deltas }) => {
+                let taken = self.taken.entry((*number, *table)).or_default();
+                *taken = [taken[0].saturating_add(*rows), taken[1].saturating_add(*deltas)];
                 Ok(())
             }
             SstChange::Next { .. } | SstChange::Watermark { .. } | SstChange::Origin(_) => {
@@ -170,6 +203,10 @@ impl SstVersion {
         for (&run, ranges) in &self.runs {
             ops.extend(ranges.values().map(|range| SstChange::Add { run, range: range.clone() }));
         }
+        let taken = |(&(number, table), &[rows, deltas]): (&(u64, u32), &[u64; 2])| {
+            SstChange::Taken(TakenRecords { number, table, rows, deltas })
+        };
+        ops.extend(self.taken.iter().map(taken));
         ops
     }
 }

@@ -42,7 +42,7 @@ use super::store::{TARGET_BYTES, Trimmed};
 use super::{OpenRange, OpenRun, OpenRuns, RunWriter, Runs};
 use crate::log::Log;
 use crate::log::format::{FLAG_FIELD_EXPIRY, Record, RecordKind};
-use crate::manifest::version::FileRange;
+use crate::manifest::version::{FileRange, TakenRecords};
 use crate::sst::{FoundRecord, Sst, SstCursor, SstKey, SstRecord, SstRecordKind, WalkBlocks, composite_key};
 use crate::{Error, Result};
 
@@ -345,13 +345,21 @@ struct MergeWalk<'r> {
     heads: BinaryHeap<MergeHead>,
     /// Bytes of the records that were met.
     read_bytes: u64,
+    /// How many rows and deltas that was, by the number of the file and that of the table.
+    read: BTreeMap<(u64, u32), [u64; 2]>,
 }
 
 impl<'r> MergeWalk<'r> {
     fn begin(slice: &Slice<'r>) -> Result<MergeWalk<'r>, SliceFailure> {
         let [least, greatest] = slice.keys.clone();
         let span = KeySpan::forward(least, successor(greatest));
-        let mut walk = MergeWalk { runs: slice.runs, span, heads: BinaryHeap::new(), read_bytes: 0 };
+        let mut walk = MergeWalk {
+            runs: slice.runs,
+            span,
+            heads: BinaryHeap::new(),
+            read_bytes: 0,
+            read: BTreeMap::new(),
+        };
         for run in slice.inputs.clone() {
             let mut of_run = RunWalk::new(run, &walk.runs.runs[run], &walk.span);
             if let Some(record) = MergeWalk::next_of(slice.runs, &walk.span, &mut of_run)? {
@@ -382,11 +390,18 @@ impl<'r> MergeWalk<'r> {
             && (head.record.table(), head.record.key()) == (first.table(), first.key())
         {
             let MergeHead { record, walk } = &mut *head;
+            let file = walk.file(&runs.runs[walk.run()]);
             let record = match MergeWalk::next_of(runs, span, walk)? {
                 Some(next) => std::mem::replace(record, next),
                 None => PeekMut::pop(head).record,
             };
             self.read_bytes += record.record().record_bytes() as u64;
+            let read = file.map(|number| self.read.entry((number, record.table())).or_default());
+            match (read, record.record().kind()) {
+                (Some([rows, _]), RecordKind::Row) => *rows += 1,
+                (Some([_, deltas]), RecordKind::Delta) => *deltas += 1,
+                _ => {}
+            }
             if !is_whole {
                 is_whole = record.record().kind() != RecordKind::Delta;
                 versions.push(record);
@@ -531,6 +546,8 @@ struct WrittenSlice {
     files: Vec<Sst>,
     /// What is left of the files it was read of.
     trimmed: Vec<Trimmed>,
+    /// What was read of those of which something is left.
+    taken: Vec<TakenRecords>,
     /// Bytes of the records that were read.
     read_bytes: u64,
 }
@@ -691,7 +708,22 @@ impl Runs {
             }
         }
         let trimmed = slice.trimmed()?;
-        Ok(Some(WrittenSlice { files: out.run.finish()?, trimmed, read_bytes: walk.read_bytes }))
+        let MergeWalk { read, read_bytes, .. } = walk;
+        let taken = |((number, table), [rows, deltas]): ((u64, u32), [u64; 2])| TakenRecords {
+            number,
+            table,
+            rows,
+            deltas,
+        };
+        // A file that is in older or newer runs too counts on there. Of the others nobody needs to know.
+        let is_left = |taken: &TakenRecords| {
+            let is_whole = |of: &Trimmed| of.number == taken.number && of.left.is_empty();
+            let counts_in =
+                |run: &OpenRun| run.ranges.iter().any(|range| range.sst.id().number == taken.number);
+            !trimmed.iter().any(is_whole) || slice.runs.runs.iter().filter(|run| counts_in(run)).count() > 1
+        };
+        let taken = read.into_iter().map(taken).filter(is_left).collect();
+        Ok(Some(WrittenSlice { files: out.run.finish()?, trimmed, taken, read_bytes }))
     }
 
     fn put_in_place<S: MergeStore>(
@@ -704,7 +736,7 @@ impl Runs {
         // PERSIST: no row's schema is younger than the log, and a table that a power cut brings back has all its rows still.
         store.persist_tables()?;
         let Some(into) = slice.output_run() else { return Ok(()) };
-        self.replace_merged(log, into, &written.files, &written.trimmed)?;
+        self.replace_merged(log, into, &written.files, (&written.trimmed, &written.taken))?;
         let bytes: u64 = written.files.iter().map(|sst| sst.file_bytes().unwrap_or(0)).sum();
         self.merges.count(bytes);
         Ok(())
@@ -713,7 +745,7 @@ impl Runs {
     /// Has files change their run as they are. No record is written or left out, so this rests on nothing that must be durable before.
     fn hand_down(&self, log: &Log, slice: &Slice<'_>) -> Result<()> {
         let Some(into) = slice.output_run() else { return Ok(()) };
-        self.replace_merged(log, into, &[], &slice.without_handed_down())?;
+        self.replace_merged(log, into, &[], (&slice.without_handed_down(), &[]))?;
         self.merges.count(0);
         Ok(())
     }

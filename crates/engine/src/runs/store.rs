@@ -17,7 +17,7 @@ use super::merges::{MergeNumbers, Merges};
 use super::{OpenRun, OpenRuns};
 use crate::log::Log;
 use crate::manifest::edits::{SstManifest, pair_in, store_of_copy};
-use crate::manifest::version::{FileOrigin, FileRange, SstChange, SstVersion, store_of_file};
+use crate::manifest::version::{FileOrigin, FileRange, SstChange, SstVersion, TakenRecords, store_of_file};
 use crate::sst::{BlockCache, Sst, SstId, SstKey, SstOptions, SstWriter, is_foreign_header, store_in_header};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard};
@@ -596,7 +596,7 @@ impl Runs {
     }
 
     /// Puts merged files into a run, which is visible from a sequence on, and takes from it and from newer ones what they were merged of, by one edit; with them, or instead of them, what newer ones
-    /// have that changes its run. Answers stay as they are.
+    /// have that changes its run. Of files of which something is left `taken` says what went. Answers stay as they are.
     ///
     /// # Errors
     /// As [`Runs::add_run`].
@@ -605,7 +605,7 @@ impl Runs {
         log: &Log,
         (run, visible_from): (u64, u64),
         files: &[Sst],
-        trimmed: &[Trimmed],
+        (trimmed, taken): (&[Trimmed], &[TakenRecords]),
     ) -> Result<()> {
         let mut changing = self.changing.lock();
         let before = Arc::clone(&self.current());
@@ -626,6 +626,7 @@ impl Runs {
             run,
             range: FileRange { number: sst.id().number, keys: sst.keys().clone() },
         }));
+        changes.extend(taken.iter().copied().map(SstChange::Taken));
         self.edit_locked(&mut changing, log, &changes, (files, false))?;
         if let Some(merged) = self.current().runs.iter().find(|known| known.number == run) {
             merged.visible_from.fetch_max(visible_from, Ordering::Release);

@@ -20,7 +20,7 @@ fn range(number: u64, least: &[u8], greatest: &[u8]) -> FileRange {
     FileRange { number, keys: [least.into(), greatest.into()] }
 }
 
-/// The `n`-th edit of the tests: each adds a run, and some take an older one away.
+/// The `n`-th edit of the tests: each adds a run, some take an older one away, and some say what was taken off a file.
 fn edit(n: u64) -> Vec<SstChange> {
     let mut ops = vec![
         SstChange::Next { number: n + 1, run: n + 1 },
@@ -28,6 +28,9 @@ fn edit(n: u64) -> Vec<SstChange> {
     ];
     if n % 3 == 2 {
         ops.push(SstChange::Remove { run: n - 1, number: n - 1 });
+    }
+    if n % 4 == 1 {
+        ops.push(SstChange::Taken(TakenRecords { number: n, table: 1, rows: 7, deltas: n }));
     }
     ops.push(SstChange::Watermark { sequence: 100 * n });
     ops

@@ -277,6 +277,11 @@ fn nothing_is_left_over(store: &mut Modelled) {
     let runs = engine.runs.current();
     assert_eq!(runs.runs().len(), 1);
     let in_index: u64 = (0..TABLES).map(|table| store.table(table).shared().rows()).sum();
+    // Files of which parts went into others are counted by what is left of them, and so they are when the store is opened again.
+    let rows_in = |db: &Db| (0..TABLES).map(|table| db.table(&name(table)).unwrap().len()).sum::<u64>();
+    assert_eq!(rows_in(store.db()), store.model.len() as u64);
+    let killed = CrashSim::from_image(&store.sim.process_kill());
+    assert_eq!(rows_in(&open(&killed, Durability::Process)), store.model.len() as u64);
     let counts = runs.files().iter().map(Sst::counts);
     let counts = counts.fold((0, 0, 0), |(rows, deltas, tombstones), counts| {
         (rows + counts.rows, deltas + counts.deltas, tombstones + counts.tombstones)
@@ -936,4 +941,46 @@ fn a_thread_merges_runs() {
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
     assert_eq!(table.scan().count(), 2_000);
+}
+
+/// Rows that are put again when they have left the log count once more until they are merged with what they were put with; and no longer, though a part of the file that has them
+/// counts on.
+#[test]
+fn rows_that_are_put_again_count_once_when_they_are_merged() {
+    let sim = CrashSim::new(CrashModel::Pages, 64 << 20);
+    let db = open(&sim, Durability::Process);
+    let table = db.create_table("t", schema()).unwrap();
+    let opened_again = || {
+        let killed = CrashSim::from_image(&sim.process_kill());
+        open(&killed, Durability::Process).table("t").unwrap().len()
+    };
+    put_all(&table, 0..3_000, 1);
+    db.engine().move_now();
+    assert_eq!(table.len(), 3_000, "none was put again");
+    (0..500u64).for_each(|key| table.update(&key, &row! { n: 2i64 }).unwrap());
+    assert_eq!(table.len(), 3_000, "deltas are of the rows that they are over");
+    db.engine().move_now();
+    assert_eq!(table.len(), 3_000, "and are still when they have moved");
+    put_all(&table, 1_000..1_400, 3);
+    (1_400..1_500u64).for_each(|key| assert!(table.delete(&key).unwrap()));
+    db.check_counts().unwrap();
+    let too_high = 3_400;
+    assert_eq!((table.len(), opened_again()), (too_high, too_high), "put again twice, and deleted once");
+    db.engine().move_now();
+    assert_eq!((table.len(), runs_of(db.engine())), (too_high, 3));
+    // All that newer runs have is merged, and of the oldest run's file no more.
+    let id = table.shared().id.load(atomic::Ordering::Relaxed);
+    let upto = Some(composite_key(id, 1_499u64.key_bytes().as_ref()));
+    let mut job = MergeJob { upto, ..job_of(db.engine(), 0..3) };
+    while merge_one(db.engine(), &mut job).unwrap() == Merged::Slice {}
+    let runs = Arc::clone(&db.engine().runs.current());
+    let is_cut = |range: &OpenRange| range.keys != *range.sst.keys();
+    assert!(runs.runs().len() == 1 && runs.runs()[0].ranges.iter().any(is_cut), "a part of a file counts");
+    assert_eq!((table.len(), opened_again()), (2_900, 2_900));
+    assert_eq!(table.scan().count(), 2_900);
+    // What is left of it goes, and what was said of it with it.
+    merge(db.engine(), 0..1).unwrap();
+    let mut job = MergeJob { upto: Some(vec![0xFF; 16]), ..job_of(db.engine(), 0..1) };
+    while merge_one(db.engine(), &mut job).unwrap() == Merged::Slice {}
+    assert_eq!((table.len(), opened_again()), (2_900, 2_900));
 }
