@@ -137,13 +137,18 @@ impl Levels {
         )
     }
 
-    /// Forgets those of `rows`, which are in the order of their keys and none of them deleted, whose slot is the one that comes with the key; `forgotten[i]` says whether the `i`-th was one of
-    /// them. The caller keeps out whoever clears the table.
+    /// Forgets those of `entries`, which are in the order of their keys, whose slot is the one that comes with the key; `forgotten[i]` says whether the `i`-th was one of them. Tombstones
+    /// that are kept apart are not. The caller keeps out whoever clears the table.
     ///
     /// # Panics
-    /// If `forgotten` is shorter than `rows`.
-    pub(crate) fn forget_rows(&self, rows: &[(&[u8], Slot)], guard: &Guard<'_>, forgotten: &mut [bool]) {
-        self.young.remove_in_order(rows, guard, forgotten);
+    /// If `forgotten` is shorter than `entries`.
+    pub(crate) fn forget_in_order(
+        &self,
+        entries: &[(&[u8], Slot)],
+        guard: &Guard<'_>,
+        forgotten: &mut [bool],
+    ) {
+        self.young.remove_in_order(entries, guard, forgotten);
     }
 
     /// Bytes of memory that new keys of so many bytes each take at most: to be [reserved](NodeArena::reserve) for them.

@@ -231,10 +231,10 @@ impl Engine {
     pub(crate) fn may_gain_index(&self) -> bool {
         self.gc.refuse_index();
         let cycles = self.gc.cycles();
-        let is_wanted = self.moves_help() && self.index_pressure() > 0.0;
-        // What a cycle has taken for its victims is nowhere to be seen.
-        is_wanted
-            && (!self.choose_to_move(self.snapshots.oldest()).is_empty() || !self.gc.was_idle_since(cycles))
+        let can_go_on =
+            || self.index_pressure() > 0.0 && !self.choose_to_move(self.snapshots.oldest()).is_empty();
+        // What a cycle has taken for its victims is nowhere to be seen, nor is there any pressure once one has ended.
+        self.moves_help() && (can_go_on() || !self.gc.was_idle_since(cycles))
     }
 
     /// Holds writers to what moves can keep up with. Where they make no room, or nobody moves rows but by hand, nobody is held.
@@ -566,25 +566,22 @@ impl Engine {
     /// Step 4: the index forgets what is as it was found. Whether anything is of a table that is gone: dropped or cleared before the index was asked, and perhaps before the run counted.
     fn forget_moved(&self, found: &[Movable<'_>], victims: &mut [Victim<'_>]) -> bool {
         let mut is_any_table_gone = false;
-        let is_like = |one: &Movable<'_>, next: &Movable<'_>| {
-            one.table == next.table && one.is_tombstone() == next.is_tombstone()
-        };
         for (number, group) in found.chunks(FORGOTTEN_TOGETHER).enumerate() {
             // Keys lie in the log, each on a cache line of its own.
             for next in found.iter().skip((number + 1) * FORGOTTEN_TOGETHER).take(FORGOTTEN_TOGETHER) {
                 self.log.prefetch_record(next.slot.offset(), KEY_IS_WITHIN);
             }
-            for alike in group.chunk_by(is_like) {
-                let table = self.catalog.by_id(alike[0].table);
+            for of_one in group.chunk_by(|one, next| one.table == next.table) {
+                let table = self.catalog.by_id(of_one[0].table);
                 is_any_table_gone |= table.is_none();
                 let guard = self.log.pin();
                 // A batch holds all appenders from its look at a row to its publication, and who clears a table holds them, too.
                 let _appender = self.log.appender();
                 let mut gone = [false; FORGOTTEN_TOGETHER];
                 if let Some(table) = &table {
-                    self.forget_alike(table, alike, &guard, &mut gone);
+                    self.forget_of(table, of_one, &guard, &mut gone);
                 }
-                for (movable, is_gone) in alike.iter().zip(gone) {
+                for (movable, is_gone) in of_one.iter().zip(gone) {
                     let victim = &mut victims[movable.victim as usize];
                     let offset = movable.slot.offset();
                     let (Some(table), true) = (&table, is_gone) else {
@@ -607,21 +604,19 @@ impl Engine {
         is_any_table_gone
     }
 
-    /// Takes these records of one table, tombstones or none, out of its index; `gone` says which were as they were found.
-    fn forget_alike(
+    /// Takes these records of a table out of its index; `gone` says which were as they were found.
+    fn forget_of(
         &self,
         table: &Arc<TableShared>,
-        alike: &[Movable<'_>],
+        found: &[Movable<'_>],
         guard: &LogGuard<'_>,
         gone: &mut [bool],
     ) {
-        if !alike[0].is_tombstone() {
-            let rows = alike.iter().map(|movable| (movable.key, Slot::from(movable.slot)));
-            let rows: SmallVec<[_; FORGOTTEN_TOGETHER]> = rows.collect();
-            table.levels.forget_rows(&rows, guard, gone);
-        }
+        let entries = found.iter().map(|movable| (movable.key, Slot::from(movable.slot)));
+        let entries: SmallVec<[_; FORGOTTEN_TOGETHER]> = entries.collect();
+        table.levels.forget_in_order(&entries, guard, gone);
         // What is cached stands there with another slot.
-        for (movable, is_gone) in alike.iter().zip(gone).filter(|(_, is_gone)| !**is_gone) {
+        for (movable, is_gone) in found.iter().zip(gone).filter(|(_, is_gone)| !**is_gone) {
             let forgotten = self.publish(IndexEntry::new(table, movable.key), guard, |now| {
                 match now == Some(movable.slot) {
                     true => (Decision::Remove, true),

@@ -150,10 +150,12 @@ impl RowIndex {
         })
     }
 
-    /// [`Index::remove_in_order`] of rows.
-    pub(crate) fn remove_in_order(&self, rows: &[(&[u8], Slot)], guard: &Guard<'_>, removed: &mut [bool]) {
-        debug_assert!(rows.iter().all(|(_, slot)| !is_tombstone(*slot)), "tombstones are counted");
-        self.rows.remove_in_order(rows, guard, removed);
+    /// [`Index::remove_in_order`] of what is among the rows.
+    pub(crate) fn remove_in_order(&self, entries: &[(&[u8], Slot)], guard: &Guard<'_>, removed: &mut [bool]) {
+        self.rows.remove_in_order(entries, guard, removed);
+        for ((_, slot), _) in entries.iter().zip(removed).filter(|(_, removed)| **removed) {
+            self.count_mixed(Some(*slot), Decision::Remove);
+        }
     }
 
     /// Does to the tombstone `old`, which is kept apart, what was decided; returns what is left to do to the rows.

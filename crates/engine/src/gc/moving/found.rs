@@ -2,7 +2,7 @@
 //!
 //! Owns [`Found`]. Promises the order of tables and keys. Must not know what is done with what was found.
 
-use crate::index::{LogSlot, Tag, head_of};
+use crate::index::{LogSlot, head_of};
 
 /// A record that may leave the log.
 pub(super) struct Movable<'l> {
@@ -16,12 +16,6 @@ pub(super) struct Movable<'l> {
     pub(super) slot: LogSlot,
     /// Of the record.
     pub(super) bytes: u32,
-}
-
-impl Movable<'_> {
-    pub(super) fn is_tombstone(&self) -> bool {
-        self.slot.tag() == Tag::Tombstone
-    }
 }
 
 /// The records that may leave the log, in the order in which they were found until they are sorted.
@@ -78,6 +72,7 @@ mod tests {
     use hedgerow_device::Random;
 
     use super::*;
+    use crate::index::Tag;
 
     /// Keys of which some are the beginning of others, end in zeros, or share nothing with those before.
     #[test]
