@@ -167,7 +167,7 @@ impl Levels {
     /// `IndexFull`.
     pub(crate) fn build(&self, built: LevelsBuilder) -> Result<(), IndexFull> {
         let rows = built.rows.finish()?;
-        self.young.replace_with(rows, (built.hiding, built.blind), built.tombstones.finish()?);
+        self.young.replace_with((rows, built.hiding), built.tombstones.finish()?);
         Ok(())
     }
 }
@@ -232,11 +232,6 @@ impl Levels {
         self.young.hiding()
     }
 
-    /// Those of the rows of which there are deltas alone, over what sorted tables have.
-    pub(crate) fn blind(&self) -> u64 {
-        self.young.blind()
-    }
-
     /// Those of them that may be put apart, once no snapshot looks under them.
     pub(crate) fn tombstones_to_set_apart(&self) -> u64 {
         self.young.mixed().saturating_sub(self.young.hiding())
@@ -293,8 +288,6 @@ pub(crate) struct LevelsBuilder {
     tombstones: IndexBuilder,
     /// Tombstones among the rows.
     hiding: u64,
-    /// Blind deltas.
-    blind: u64,
 }
 
 impl LevelsBuilder {
@@ -307,8 +300,7 @@ impl LevelsBuilder {
         let builder = |low, end| {
             IndexBuilder::new(Arc::clone(arena), Arc::clone(epoch), FILL_PERCENT).between(low, end)
         };
-        let (rows, tombstones) = (builder(low.clone(), end.clone()), builder(low, end));
-        LevelsBuilder { rows, tombstones, hiding: 0, blind: 0 }
+        LevelsBuilder { rows: builder(low.clone(), end.clone()), tombstones: builder(low, end), hiding: 0 }
     }
 
     /// Adds a key above all that were added.
@@ -317,7 +309,6 @@ impl LevelsBuilder {
     /// `IndexFull`.
     pub(crate) fn push(&mut self, key: &[u8], slot: LogSlot) -> Result<(), IndexFull> {
         self.hiding += u64::from(slot.hides_below());
-        self.blind += u64::from(slot.tag() == Tag::Blind);
         match slot.tag() {
             Tag::Tombstone if !slot.hides_below() => self.tombstones.push(key, *slot),
             _ => self.rows.push(key, *slot),
@@ -333,7 +324,6 @@ impl LevelsBuilder {
             rows: self.rows.join(right.rows)?,
             tombstones: self.tombstones.join(right.tombstones)?,
             hiding: self.hiding + right.hiding,
-            blind: self.blind + right.blind,
         })
     }
 }

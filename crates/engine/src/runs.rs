@@ -12,8 +12,8 @@ pub(crate) mod merging;
 mod store;
 mod writer;
 
+use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use hedgerow_device::Random;
@@ -144,17 +144,12 @@ struct OpenTable {
 impl OpenFiles {
     fn new(files: impl Iterator<Item = Sst>, runs: &[OpenRun], version: &SstVersion) -> OpenFiles {
         let (files, mut tables) = (files.collect::<Box<[Sst]>>(), BTreeMap::new());
-        let numbers_of = |run: &OpenRun| run.ranges.iter().map(|range| range.sst.id().number).collect();
-        // What is in the oldest run is over nothing: a delta there is a row.
-        let deltas_count_in: BTreeSet<u64> = runs.last().map(numbers_of).unwrap_or_default();
         for sst in &files {
             let number = sst.id().number;
             for known in sst.tables() {
                 let [rows_taken, deltas_taken] = version.taken_off(number, known.table);
-                let mut rows = known.counts.rows.saturating_sub(rows_taken);
-                if deltas_count_in.contains(&number) {
-                    rows += known.counts.deltas.saturating_sub(deltas_taken);
-                }
+                let rows = known.counts.rows.saturating_sub(rows_taken)
+                    + known.counts.deltas.saturating_sub(deltas_taken);
                 match tables.entry(known.table) {
                     Entry::Vacant(place) => {
                         place.insert(OpenTable { all: *known, key_bytes_max: 0, rows });
@@ -284,8 +279,8 @@ impl OpenRuns {
         self.files.table(table).map(|known| &known.all)
     }
 
-    /// Rows of the table of this number that count in a run, of whose keys newer runs may have something as well: a row that they replace or hide is among them until it is merged with
-    /// that. Deltas are over a row of an older run, and no rows but in the oldest.
+    /// Rows of the table of this number that count in a run, of whose keys newer runs may have something as well: a row that they replace, change or hide is among them until it is merged with
+    /// that. A delta counts as a row: it may be one, for nobody looked whether there is one below it.
     pub(crate) fn rows_of(&self, table: u32) -> u64 {
         self.files.table(table).map_or(0, |known| known.rows)
     }

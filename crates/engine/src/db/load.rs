@@ -235,13 +235,13 @@ impl Engine {
         replaced
     }
 
-    /// Rows of a table, those of sorted tables included that were written or deleted since, until they are merged with that. What is updated below is counted there.
+    /// Rows of a table, those of sorted tables included that were written or deleted since, until they are merged with that.
     pub(super) fn rows_of(&self, table: &TableShared) -> u64 {
         if !table.below() {
             return table.rows();
         }
         // The index first: what leaves it is in the runs by then.
-        let rows = table.rows().saturating_sub(table.levels.blind());
+        let rows = table.rows();
         rows + self.runs.current().rows_of(table.id.load(Ordering::Acquire))
     }
 

@@ -489,9 +489,8 @@ impl Table {
 
     /// Rows in the table, expired ones that are not yet swept included. It reads nothing, and walks nothing.
     ///
-    /// Of a table that has rows in sorted tables it is an estimate: a row there that was put again or deleted since counts, besides what it was put with, until both are merged; one that was updated
-    /// counts once. So it is too high by at most what merges leave of such rows, and by those of the log; and exact once all rows have left the log and are merged, or if none that had left
-    /// it was put or deleted. It is the same after the store was opened again.
+    /// Of a table that has rows in sorted tables it is an estimate, and never too low: a row there that was put again, updated or deleted since counts, besides what was written, until both
+    /// are merged. It is exact once all rows have left the log and are merged, or if none that had left it was written. It is the same after the store was opened again.
     pub fn len(&self) -> u64 {
         self.engine.rows_of(&self.shared)
     }

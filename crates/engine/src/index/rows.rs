@@ -26,16 +26,13 @@ pub(crate) struct RowIndex {
     mixed: AtomicU64,
     /// Those of them that hide what is below.
     hiding: AtomicU64,
-    /// Blind deltas among the rows.
-    blind: AtomicU64,
 }
 
 impl RowIndex {
     /// An empty index.
     pub(crate) fn new(arena: &Arc<NodeArena>, epoch: &Arc<Epoch>) -> RowIndex {
         let index = || Index::new(Arc::clone(arena), Arc::clone(epoch));
-        let [mixed, hiding, blind] = std::array::from_fn(|_| AtomicU64::new(0));
-        RowIndex { rows: index(), tombstones: index(), mixed, hiding, blind }
+        RowIndex { rows: index(), tombstones: index(), mixed: AtomicU64::new(0), hiding: AtomicU64::new(0) }
     }
 
     /// The rows in key order; and such tombstones as a snapshot may look under. To read, and to put a row's slot in the place
@@ -63,11 +60,6 @@ impl RowIndex {
     /// Those of them that hide what is below.
     pub(crate) fn hiding(&self) -> u64 {
         self.hiding.load(Ordering::Relaxed)
-    }
-
-    /// Rows of which there are deltas alone, over what is below.
-    pub(crate) fn blind(&self) -> u64 {
-        self.blind.load(Ordering::Relaxed)
     }
 
     /// Bytes of memory.
@@ -180,28 +172,25 @@ impl RowIndex {
 
     #[inline]
     fn count_mixed(&self, old: Option<Slot>, decision: Decision) {
-        let new = match decision {
-            Decision::Keep => old,
+        let was = old.filter(|slot| is_tombstone(*slot));
+        let is = match decision {
+            Decision::Keep => was,
             Decision::Remove => None,
-            Decision::Store(new) => Some(new),
+            Decision::Store(new) => Some(new).filter(|slot| is_tombstone(*slot)),
         };
-        let [was, is] = [old, new].map(|slot| slot.filter(|slot| is_tombstone(*slot)));
         if was.is_some() || is.is_some() {
             count(&self.mixed, was.is_some(), is.is_some());
             count(&self.hiding, was.is_some_and(Slot::hides_below), is.is_some_and(Slot::hides_below));
         }
-        let [was, is] = [old, new].map(|slot| slot.is_some_and(|slot| slot.tag() == Tag::Blind));
-        count(&self.blind, was, is);
     }
 
     /// Puts the contents of two trees in the place of these, as [`Index::replace_with`]. So many tombstones are among `rows`, all of which hide
-    /// what is below, and so many blind deltas.
-    pub(crate) fn replace_with(&self, rows: Index, (hiding, blind): (u64, u64), tombstones: Index) {
+    /// what is below.
+    pub(crate) fn replace_with(&self, (rows, hiding): (Index, u64), tombstones: Index) {
         self.rows.replace_with(rows);
         self.tombstones.replace_with(tombstones);
         self.mixed.store(hiding, Ordering::Relaxed);
         self.hiding.store(hiding, Ordering::Relaxed);
-        self.blind.store(blind, Ordering::Relaxed);
     }
 
     /// Drops all entries. The caller keeps out all writers that store what may change trees.
@@ -210,7 +199,6 @@ impl RowIndex {
         self.tombstones.clear();
         self.mixed.store(0, Ordering::Relaxed);
         self.hiding.store(0, Ordering::Relaxed);
-        self.blind.store(0, Ordering::Relaxed);
     }
 }
 

@@ -114,14 +114,13 @@ impl CountsCheck<'_> {
     fn check_table(&self, table: &TableShared, held: &mut LogRecords) -> Result<()> {
         let id = table.id.load(Ordering::Acquire);
         let mut keys = held.records.remove(&id).unwrap_or_default();
-        let (mut mixed, mut blind, mut expiring) = (0, 0, 0);
+        let (mut mixed, mut expiring) = (0, 0);
         let guard = self.log.pin();
         each_slot(
             |cursor, batch| table.levels.next_rows(cursor, STEP, &guard, batch),
             |key, slot| {
                 let slot = self.cache.log_slot(slot, &guard);
                 mixed += u64::from(slot.tag() == Tag::Tombstone);
-                blind += u64::from(slot.tag() == Tag::Blind);
                 expiring += u64::from(slot.expires());
                 let records = keys.remove(key).unwrap_or(0);
                 let slot = (slot, guard.view());
@@ -146,11 +145,6 @@ impl CountsCheck<'_> {
         if counted != mixed {
             let text =
                 format!("table {:?} counts {counted} tombstones among its rows and has {mixed}", table.name);
-            return Err(Error::corrupted(text));
-        }
-        let counted = table.levels.blind();
-        if counted != blind {
-            let text = format!("table {:?} counts {counted} blind deltas and has {blind}", table.name);
             return Err(Error::corrupted(text));
         }
         let counted = table.expiry.rows();

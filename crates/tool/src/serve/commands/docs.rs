@@ -349,8 +349,8 @@ pub fn markdown() -> String {
         A server started with `--read-only` answers what writes, and `SAVE`, `BGSAVE`, `WAIT` and `WAITAOF`, with `READONLY`, \
         as a replica of Redis does. What has expired is hidden, not removed, and so still counted by `DBSIZE`.\n\n\
         Of a store with sorted tables `DBSIZE`, and `keys` in the keyspace of `INFO`, is an estimate: a key there that was \
-        set again or deleted since counts, besides what it was set to, until both are merged. It is never too low but for a few keys \
-        that `HSET` made, and exact where nothing that had left the log was set again or deleted.\n\n\
+        written again or deleted since counts, besides what was written, until both are merged. It is never too low, \
+        and exact where nothing that had left the log was written again or deleted.\n\n\
         A store of pairs (`--store memory:`) changes one key at a time: a command or an `EXEC` that changes a key and has other keys, watched ones included, is \
         refused with `CROSSSLOT`, and nothing was changed; so is an `EXEC` that changes a key and has `KEYS`, `SCAN`, \
         `DBSIZE` or another command that reads no key in particular, or has `FLUSHALL` behind a command with a key. `WATCH` compares there what is in the key: a change that leaves it absent as it was \
