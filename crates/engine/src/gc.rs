@@ -545,8 +545,9 @@ impl Engine {
         if !chain.has(record)? {
             return Ok(Some(0));
         }
-        // A whole row for a delta: that may take more room than the segment gives.
-        let claim = if record.kind() == RecordKind::Delta { Claim::Merge } else { claim };
+        // A whole row for a delta: that may take more room than the segment gives. (What ends a move may have all there is, and what is done before leaves it more.)
+        let may_grow = record.kind() == RecordKind::Delta && claim == Claim::Gc;
+        let claim = if may_grow { Claim::Merge } else { claim };
         self.write_merged(table, slot, &chain, SegmentKind::Relocated, claim)
     }
 
