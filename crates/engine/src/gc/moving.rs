@@ -18,14 +18,14 @@
 //! **Walking, not scanning.** The records of the victims are looked up, and what moves is sorted; the index could be scanned in the order of keys instead. But segments must be
 //! walked anyway, to be verified and to find what stays, and a scan passes every key of the store for those few.
 
-mod found;
+mod movable;
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use self::found::{Found, Movable};
+use self::movable::{Movable, MovableRecords};
 use super::Emptied;
 use crate::db::append::IndexEntry;
 use crate::db::engine::{Engine, TableShared};
@@ -161,7 +161,7 @@ fn held_for_merges(backlog: f64) -> f64 {
 
 /// A move of which it is known what moves. It has taken nothing out of the log yet.
 struct MoveUnderWay<'e> {
-    found: Found<'e>,
+    found: MovableRecords<'e>,
     victims: Vec<Victim<'e>>,
     moving: MovingTables,
     taken: Taken<'e>,
@@ -346,7 +346,7 @@ impl Engine {
         kind: MoveKind,
         oldest: Option<u64>,
     ) -> Result<MoveUnderWay<'_>> {
-        let (mut found, mut moving) = (Found::default(), MovingTables::default());
+        let (mut found, mut moving) = (MovableRecords::default(), MovingTables::default());
         let mut taken = Taken { engine: self, extents: Vec::new() };
         let mut victims: Vec<Victim<'_>> = Vec::new();
         for &ChosenToMove { extent, segment_number } in chosen {
@@ -433,7 +433,7 @@ impl Engine {
         (extent, number): (u32, u32),
         kind: MoveKind,
         oldest: Option<u64>,
-        (moving, found): (&mut MovingTables, &mut Found<'l>),
+        (moving, found): (&mut MovingTables, &mut MovableRecords<'l>),
     ) -> Result<(Emptied, usize)> {
         let mut victim = Emptied { extent, needed_before: oldest.map(|_| 0), copied: 0 };
         let mut counted = 0;

@@ -10,11 +10,13 @@ use std::ops::Range;
 use super::node::{
     Ext, HALVES, HEADER, Meta, Node, NodeLock, SPILL_HALVES, half_of, head_of, spills, suffix_halves,
 };
-use super::remove::Places;
 use super::stored_key;
 
-/// More entries than any node holds: [`Places`] has a bit for each.
-const ENTRIES_MAX: usize = Places::BITS as usize;
+/// Some entries of a leaf: bit `i` is entry `i`.
+pub(super) type EntryBits = u64;
+
+/// More entries than any node holds: [`EntryBits`] has a bit for each.
+const ENTRIES_MAX: usize = EntryBits::BITS as usize;
 /// More bytes than the keys of any node take after its prefix, spilled ones aside.
 const BYTES_MAX: usize = 2048;
 
@@ -190,15 +192,15 @@ pub(super) fn remove_separator(node: &Node, at: usize) -> u64 {
     if ext.spilled() { node.blob(ext) } else { 0 }
 }
 
-/// Removes the entries of a leaf at `places`; `blob` is called with each blob that is now nobody's.
-pub(super) fn remove_entries(node: &Node, places: Places, mut blob: impl FnMut(u64)) {
+/// Removes `entries` of a leaf; `blob` is called with each blob that is now nobody's.
+pub(super) fn remove_entries(node: &Node, entries: EntryBits, mut blob: impl FnMut(u64)) {
     let meta = node.meta();
     debug_assert!(meta.is_leaf(), "separators have children");
-    let (first, count) = (places.trailing_zeros() as usize, meta.count());
+    let (first, count) = (entries.trailing_zeros() as usize, meta.count());
     let (mut to, mut freed) = (first, 0);
     for i in first..count {
         let ext = node.ext(meta, i);
-        if places >> i & 1 == 1 {
+        if entries >> i & 1 == 1 {
             freed += ext.halves();
             if ext.spilled() {
                 blob(node.blob(ext));

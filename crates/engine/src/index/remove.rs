@@ -5,6 +5,7 @@
 
 use smallvec::SmallVec;
 
+use super::edit::EntryBits;
 use super::node::{Meta, SlotLock};
 use super::tree::TreeView;
 use super::{Index, Slot, edit, lock_entry};
@@ -14,9 +15,6 @@ use crate::sync::Backoff;
 /// The leaves of keys so far ahead are on their way into the cache, one key of so many asked: neighbours share a leaf.
 const AHEAD: usize = 24;
 const ONE_OF: usize = 8;
-
-/// Some entries of a leaf, by their places: bit `i` is entry `i`.
-pub(super) type Places = u64;
 
 impl Index {
     /// Removes those of `entries`, which are in the order of their keys, whose slot is the one that comes with the key; `removed[i]` says whether the `i`-th was one of them.
@@ -69,11 +67,11 @@ impl LockedLeaf<'_> {
         removed: &mut [bool],
     ) -> usize {
         let (node, first) = (self.lock.node(), entries[0].0);
-        let (mut places, mut done): (Places, usize) = (0, 0);
+        let (mut found_here, mut done): (EntryBits, usize) = (0, 0);
         loop {
             let (at, equal) = found;
             if equal && node.slot(self.meta, at) == entries[done].1.raw() {
-                places |= 1 << at;
+                found_here |= 1 << at;
                 removed[done] = true;
             }
             done += 1;
@@ -87,29 +85,29 @@ impl LockedLeaf<'_> {
                 _ => break,
             }
         }
-        if places != 0 {
-            self.remove(places, first);
+        if found_here != 0 {
+            self.remove(found_here, first);
         }
         done
     }
 
-    /// Removes the entries at `places`, at least one; `key` leads to this leaf.
-    pub(super) fn remove(self, places: Places, key: &[u8]) {
+    /// Removes `gone`, at least one entry; `key` leads to this leaf.
+    pub(super) fn remove(self, gone: EntryBits, key: &[u8]) {
         let LockedLeaf { view, stripe, lock, meta } = self;
         let (node, mut blobs) = (lock.node(), SmallVec::<[u64; 8]>::new());
         let mut longest = 0;
-        for at in (0..meta.count()).filter(|at| places >> at & 1 == 1) {
+        for at in (0..meta.count()).filter(|at| gone >> at & 1 == 1) {
             longest = longest.max(meta.prefix() + node.ext(meta, at).len());
         }
         let lock = lock.escalate();
-        edit::remove_entries(node, places, |blob| blobs.push(blob));
+        edit::remove_entries(node, gone, |blob| blobs.push(blob));
         drop(lock);
-        view.tree.count_removed_keys(stripe, places.count_ones(), longest);
+        view.tree.count_removed_keys(stripe, gone.count_ones(), longest);
         for blob in blobs {
             // SAFETY: the node led to it until it was removed, under its lock.
             unsafe { view.retire_blob(blob) };
         }
-        if meta.count() == places.count_ones() as usize {
+        if meta.count() == gone.count_ones() as usize {
             view.unlink_empty(key);
         }
     }

@@ -1,6 +1,6 @@
 //! What may leave the log, and its order.
 //!
-//! Owns [`Found`]. Promises the order of tables and keys. Must not know what is done with what was found.
+//! Owns [`MovableRecords`]. Promises the order of tables and keys. Must not know what is done with what was found.
 
 use crate::index::{LogSlot, head_of};
 
@@ -20,13 +20,13 @@ pub(super) struct Movable<'l> {
 
 /// The records that may leave the log, in the order in which they were found until they are sorted.
 #[derive(Default)]
-pub(super) struct Found<'l> {
+pub(super) struct MovableRecords<'l> {
     records: Vec<Movable<'l>>,
     /// Bytes that all keys have alike.
     shared: usize,
 }
 
-impl<'l> Found<'l> {
+impl<'l> MovableRecords<'l> {
     pub(super) fn push(&mut self, (table, key): (u32, &'l [u8]), victim: u32, (slot, bytes): (LogSlot, u32)) {
         self.share_prefix(key);
         let head = head_of(key, self.shared);
@@ -88,7 +88,7 @@ mod tests {
                     (random.below(2) as u32, key)
                 })
                 .collect();
-            let mut found = Found::default();
+            let mut found = MovableRecords::default();
             for (n, (table, key)) in keys.iter().enumerate() {
                 found.push((*table, key), n as u32, (LogSlot::new(Tag::Row, 8, 64), 64));
             }
