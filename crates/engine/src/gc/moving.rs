@@ -635,10 +635,15 @@ impl Engine {
         left: &mut Vec<u64>,
         claim: Claim,
     ) -> bool {
-        let mut is_wrong = false;
+        let (mut is_wrong, mut is_full) = (false, false);
         left.retain(|&offset| {
+            // Whatever found no room, those behind it need some as well.
+            if is_full {
+                return true;
+            }
             let error = self.relocate_one((extent, walk), offset, claim).err();
-            is_wrong |= error.as_ref().is_some_and(|error| error.kind() != ErrorKind::Full);
+            is_full = error.as_ref().is_some_and(|error| error.kind() == ErrorKind::Full);
+            is_wrong |= error.is_some() && !is_full;
             error.is_some()
         });
         if is_wrong {
