@@ -76,6 +76,16 @@ fn golden_bytes() {
     assert!(a[40..4096].iter().chain(&a[4096 + 133..]).all(|&byte| byte == 0));
 }
 
+/// What merges took off files that count on: operation 6, the file, the table, rows, deltas.
+#[test]
+fn golden_bytes_of_taken_records() {
+    let taken = SstChange::Taken(TakenRecords { number: 9, table: 7, rows: 0x0102, deltas: 3 });
+    let mut bytes = Vec::new();
+    put_op(&taken, &mut bytes);
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(hex, "060900000000000000070000000000000002010000000000000300000000000000");
+}
+
 /// A copy of a store: who wrote its files, in bytes of its own; and what is written elsewhere is what would have been made here.
 #[test]
 fn golden_bytes_of_origins() {
