@@ -14,15 +14,13 @@ use std::sync::{Arc, OnceLock};
 use crate::copy::DirectoryLock;
 use crate::error::{DeviceError, Result};
 use crate::file::{
-    FILE_MODE, create_directories, file_size_limit, file_system_bytes, open_again, sync_directory,
-    write_zeros,
+    FILE_MODE, cached_pages, create_directories, file_size_limit, file_system_bytes, open_again,
+    sync_directory, write_zeros,
 };
 use crate::relaxed::{OwnedBytes, UnfilledBytes};
 
 /// Pages of the page cache.
 const PAGE_BYTES: u64 = 4096;
-/// The number of `cachestat`, the same on all architectures.
-const SYS_CACHESTAT: libc::c_long = 451;
 
 /// A file of which the page cache had nothing so many times in a row is one of which it has little: it is asked less often.
 const UNCACHED_SURE: u8 = 32;
@@ -297,12 +295,8 @@ impl OpenedFile {
                 return false;
             }
         }
-        let (range, mut counts) = ([offset, bytes], [0u64; 5]);
-        // SAFETY: reads the range and fills the counts, which are as large as the kernel's.
-        let asked = unsafe {
-            libc::syscall(SYS_CACHESTAT, self.file.as_raw_fd(), range.as_ptr(), counts.as_mut_ptr(), 0)
-        };
-        let is_cached = asked == 0 && counts[0] * PAGE_BYTES >= bytes;
+        let pages = cached_pages(&self.file, offset, bytes);
+        let is_cached = pages.is_some_and(|pages| pages.all * PAGE_BYTES >= bytes);
         let uncached = if is_cached { 0 } else { (uncached + 1).min(UNCACHED_SURE) };
         self.uncached.store(uncached, Ordering::Relaxed);
         is_cached

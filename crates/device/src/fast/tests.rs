@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::time::{Duration, Instant};
 
+use crate::file::cached_pages;
 use crate::{Clock, Random, crc32c};
 
 const MIB: u64 = 1 << 20;
@@ -179,18 +180,10 @@ fn what_is_persisted_can_be_read_around_the_mapping() {
     assert_eq!((file.len() as u64, &file[4095..4101]), (MIB, b"across".as_slice()));
 }
 
-/// Dirty pages of the page cache in a range of a file, where the kernel (6.5) can say.
+/// Dirty pages of the page cache in a range of a file, where the kernel can say.
 fn dirty_pages(path: &Path, offset: u64, len: u64) -> Option<u64> {
-    use std::os::fd::AsRawFd;
-    const SYS_CACHESTAT: libc::c_long = 451;
     let file = std::fs::File::open(path).unwrap();
-    let range = [offset, len];
-    // Pages cached, dirty, under write-back, evicted, evicted lately.
-    let mut pages = [0u64; 5];
-    // SAFETY: cachestat reads two words at `range` and fills five at `pages`.
-    let answer =
-        unsafe { libc::syscall(SYS_CACHESTAT, file.as_raw_fd(), range.as_ptr(), pages.as_mut_ptr(), 0) };
-    (answer == 0).then_some(pages[1] + pages[2])
+    cached_pages(&file, offset, len).map(|pages| pages.unwritten)
 }
 
 #[test]
