@@ -371,15 +371,9 @@ fn write_synced(file: &File, mut bytes: &[u8], mut from: u64) {
     }
 }
 
-/// Pages of a range that the page cache has: all of them, and those the device lacks.
-pub(crate) struct CachedPages {
-    pub(crate) all: u64,
-    pub(crate) unwritten: u64,
-}
-
-/// What the page cache has of the `bytes` from `offset` on. `None` from a kernel before 6.5, which cannot say. Unlike a read that may not wait, asking
-/// brings nothing there.
-pub(crate) fn cached_pages(file: &File, offset: u64, bytes: u64) -> Option<CachedPages> {
+/// How many pages the page cache has of the `bytes` from `offset` on, and how many of them the device lacks. `None` from a kernel before 6.5, which cannot
+/// say. Unlike a read that may not wait, asking brings nothing there.
+pub(crate) fn cached_pages(file: &File, offset: u64, bytes: u64) -> Option<(u64, u64)> {
     /// The same number on all architectures.
     const SYS_CACHESTAT: libc::c_long = 451;
     let range = [offset, bytes];
@@ -388,7 +382,7 @@ pub(crate) fn cached_pages(file: &File, offset: u64, bytes: u64) -> Option<Cache
     // SAFETY: cachestat reads two words at `range` and fills five at `pages`.
     let answer =
         unsafe { libc::syscall(SYS_CACHESTAT, file.as_raw_fd(), range.as_ptr(), pages.as_mut_ptr(), 0) };
-    (answer == 0).then_some(CachedPages { all: pages[0], unwritten: pages[1] + pages[2] })
+    (answer == 0).then_some((pages[0], pages[1] + pages[2]))
 }
 
 /// Bytes of the file system that holds `file`, and those of them that anybody may have.

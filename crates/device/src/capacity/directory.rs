@@ -296,7 +296,7 @@ impl OpenedFile {
             }
         }
         let pages = cached_pages(&self.file, offset, bytes);
-        let is_cached = pages.is_some_and(|pages| pages.all * PAGE_BYTES >= bytes);
+        let is_cached = pages.is_some_and(|(cached, _)| cached * PAGE_BYTES >= bytes);
         let uncached = if is_cached { 0 } else { (uncached + 1).min(UNCACHED_SURE) };
         self.uncached.store(uncached, Ordering::Relaxed);
         is_cached

@@ -183,7 +183,7 @@ fn what_is_persisted_can_be_read_around_the_mapping() {
 /// Dirty pages of the page cache in a range of a file, where the kernel can say.
 fn dirty_pages(path: &Path, offset: u64, len: u64) -> Option<u64> {
     let file = std::fs::File::open(path).unwrap();
-    cached_pages(&file, offset, len).map(|pages| pages.unwritten)
+    cached_pages(&file, offset, len).map(|(_, unwritten)| unwritten)
 }
 
 #[test]

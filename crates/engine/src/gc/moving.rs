@@ -1,6 +1,6 @@
 //! Moving: rows leave the log for sorted tables, so that data may be larger than the fast tier.
 //!
-//! Owns the steps of a move, and when there is one. Promises that a row is below before it leaves the index, durably and for whoever looks; that nothing leaves the log
+//! Owns the steps of a move; [`pressure`] says when there is one. Promises that a row is below before it leaves the index, durably and for whoever looks; that nothing leaves the log
 //! that a live snapshot would not see below; and that a move which fails before its run counts changes nothing. Must not know what is done with runs later.
 //!
 //! 1. Sealed segments are chosen, the oldest first, and their records walked. What is the only record of its key there, and was there before the oldest snapshot, may
@@ -19,6 +19,7 @@
 //! walked anyway, to be verified and to find what stays, and a scan passes every key of the store for those few.
 
 mod movable;
+mod pressure;
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -36,24 +37,13 @@ use crate::log::segment::{SEGMENT_HEADER_BYTES, Segment};
 use crate::log::{LogGuard, SegmentWalk};
 use crate::runs::RunWriter;
 use crate::scheduler::gc_state::{MovedFrom, Pending};
-use crate::scheduler::run_size::Look;
 use crate::space::Claim;
 use crate::sst::{SstKey, SstRecord};
 use crate::sync::atomic::Ordering;
 use crate::{Error, ErrorKind, Result};
 
-/// Rows move when the index takes this share of what it may.
-const INDEX_MOVES_FROM: f64 = 0.75;
-/// One move takes out no more bytes, nor records: it is done with gc's thread, and with memory for each.
-const MOVE_BYTES_MAX: u64 = 1 << 30;
+/// One move takes out no more records: it is done with memory for each.
 const MOVE_RECORDS_MAX: usize = 4 << 20;
-/// A snapshot that is as old as this may be held for long.
-const LONG_SNAPSHOT_MS: u64 = 1_000;
-/// Merges make way for moves while so much of the room for writers is missing, and use so much of their time even then.
-const MERGES_MAKE_WAY_FROM: f64 = 0.25;
-const MERGE_SHARE_MIN: f64 = 0.125;
-/// Writers are held for what is to be merged from this backlog on, and as if no room were left from that on.
-const BACKLOG_HELD: [f64; 2] = [2.0, 4.0];
 /// Records that the index forgets together: meanwhile an appender is held.
 const FORGOTTEN_TOGETHER: usize = 128;
 /// Most keys end within so many bytes of a record.
@@ -148,17 +138,6 @@ impl Drop for Taken<'_> {
     }
 }
 
-/// How much of its time merging may use while of the room for writers `missing` is missing, and what is to be merged is `backlog` times what may be there. Moves go first: they are what
-/// writers wait for. But the more is owed the less merges make way.
-fn merge_share(missing: f64, backlog: f64) -> f64 {
-    if missing < MERGES_MAKE_WAY_FROM { 1.0 } else { (backlog - 1.0).clamp(MERGE_SHARE_MIN, 1.0) }
-}
-
-/// As much as this share of missing room are writers held for what is to be merged: not at all as long as merges still may make way, then more and more.
-fn held_for_merges(backlog: f64) -> f64 {
-    ((backlog - BACKLOG_HELD[0]) / (BACKLOG_HELD[1] - BACKLOG_HELD[0])).clamp(0.0, 1.0)
-}
-
 /// A move of which it is known what moves. It has taken nothing out of the log yet.
 struct MoveUnderWay<'e> {
     found: MovableRecords<'e>,
@@ -167,112 +146,8 @@ struct MoveUnderWay<'e> {
     taken: Taken<'e>,
 }
 
-/// When there is a move.
+/// The steps of a move.
 impl Engine {
-    /// Bytes of live records that one takes out.
-    pub(super) fn bytes_to_move(&self) -> u64 {
-        move_bytes(self.log.space().room().1, self.gc.run_size.eighths(), self.log.extent_bytes())
-    }
-
-    /// With fewer free extents than this rows move.
-    fn landing_extents(&self) -> u32 {
-        landing(self.log.space().room().1, self.gc.run_size.eighths(), self.log.extent_bytes())
-    }
-
-    /// Whether rows could move if there were need to.
-    pub(crate) fn can_move(&self) -> bool {
-        self.may_move() && !self.gc.moving_failed_lately(self.clock.monotonic_ns())
-    }
-
-    /// Whether rows are to leave the log: there is little room in it, or in the index.
-    pub(crate) fn wants_move(&self) -> bool {
-        self.can_move() && (self.missing_landing() > 0 || self.index_pressure() > 0.0)
-    }
-
-    /// Whether moves make room: the last one did, or there was none yet, and nothing holds up for long what they emptied.
-    pub(crate) fn moves_help(&self) -> bool {
-        self.can_move() && !self.gc.moves_in_vain() && !self.is_held_up()
-    }
-
-    /// Whether moves wait for a snapshot that may go in a moment: nothing that was written since it was taken moves.
-    pub(super) fn waits_for_snapshot(&self) -> bool {
-        let is_young = |since_ms| self.clock.now_ms().saturating_sub(since_ms) < LONG_SNAPSHOT_MS;
-        self.can_move() && self.snapshots.oldest_since_ms().is_some_and(is_young)
-    }
-
-    /// Whether a snapshot that is not about to go keeps what moves emptied first: nothing is freed until then, however slowly is written. Not for who has an appender locked: the
-    /// list of snapshots may be held by one who waits for all appenders to be passed.
-    fn is_held_up(&self) -> bool {
-        let is_old = |since_ms| self.clock.now_ms().saturating_sub(since_ms) >= LONG_SNAPSHOT_MS;
-        let queue = self.gc.moved_from.lock();
-        let Some(front) = queue.front() else { return false };
-        self.snapshots.oldest().is_some_and(|oldest| oldest < front.pending.sequence)
-            && self.snapshots.oldest_since_ms().is_some_and(is_old)
-    }
-
-    /// Whether what is written now is likely to be waited for by a move soon.
-    pub(crate) fn is_short_of_landing(&self) -> bool {
-        self.moves_help() && self.room().available < self.landing_extents()
-    }
-
-    /// Whether what is sealed now is likely to be waited for by a move, if not soon: the first one would wait for all that was never written to the disk.
-    pub(crate) fn is_near_landing(&self) -> bool {
-        self.moves_help() && self.room().available / 2 < self.landing_extents()
-    }
-
-    /// How much of the index's last quarter is taken, from 0 to 1. What a move left counts as room: new keys go into leaves that became sparse.
-    fn index_pressure(&self) -> f64 {
-        let most = self.options.index_bytes_max as f64;
-        let from = (most * INDEX_MOVES_FROM).max(self.gc.index_floor() as f64 + most / 32.0);
-        ((self.arena.bytes() as f64 - from) / (most - from).max(1.0)).clamp(0.0, 1.0)
-    }
-
-    /// A new key was refused for want of room in the index: whether moves may take others out of it.
-    pub(crate) fn may_gain_index(&self) -> bool {
-        self.gc.refuse_index();
-        let cycles = self.gc.cycles();
-        let can_go_on =
-            || self.index_pressure() > 0.0 && !self.choose_to_move(self.snapshots.oldest()).is_empty();
-        // What a cycle has taken for its victims is nowhere to be seen, nor is there any pressure once one has ended.
-        self.moves_help() && (can_go_on() || !self.gc.was_idle_since(cycles))
-    }
-
-    /// Holds writers to what moves can keep up with. Where they make no room, or nobody moves rows but by hand, nobody is held.
-    pub(crate) fn pace_writers(&self) {
-        if self.may_move() && self.options.background {
-            self.pace_by_moves();
-        }
-    }
-
-    fn pace_by_moves(&self) {
-        if !self.moves_help() {
-            // Merges may be what makes room for moves again.
-            self.gc.set_merge_share(1.0);
-            return self.gc.throttle.pace(0.0, 0);
-        }
-        let (available, extent_bytes) = (self.room().available, self.log.extent_bytes());
-        let least = landing(self.log.space().room().1, 1, extent_bytes);
-        let expected = self.gc.run_size.expected(available, least, self.landing_extents());
-        let extents = |extents: u32| (u64::from(extents) * extent_bytes) as f64;
-        let (now, soon) = (extents(available), self.gc.moving_bytes() as f64);
-        let missing = |there: f64| 1.0 - there / extents(expected);
-        // What a move will have freed is not free yet: what is must last until then, through the syncs at its end.
-        let of_tier = missing(now + soon).max(2.0 * missing(now) - 1.0).clamp(0.0, 1.0);
-        let look = Look { missing: of_tier, is_moving: self.gc.is_moving(), is_short: available < least };
-        self.gc.run_size.record(look, self.clock.monotonic_ns());
-        let backlog = self.runs.merge_backlog();
-        self.gc.set_merge_share(merge_share(of_tier, backlog));
-        let of_all = of_tier.max(self.index_pressure()).max(held_for_merges(backlog));
-        self.gc.throttle.pace(of_all, self.gc.move_cost_ns());
-    }
-
-    /// Bytes that are missing for there to be enough. Victims that are queued will be free, whoever holds them up.
-    pub(crate) fn missing_landing(&self) -> u64 {
-        let queued = self.gc.moved_from.lock().len() as u32;
-        let there = self.room().available.saturating_add(queued);
-        u64::from(self.landing_extents().saturating_sub(there)) * self.log.extent_bytes()
-    }
-
     /// The segments that a move would empty, those that were begun first; `oldest` is the oldest snapshot. What stayed in the log once is in a younger segment, and comes by last.
     pub(crate) fn choose_to_move(&self, oldest: Option<u64>) -> Vec<ChosenToMove> {
         let cycle = self.gc.cycles();
@@ -296,10 +171,7 @@ impl Engine {
         };
         sealed.iter().take_while(enough).map(chosen).collect()
     }
-}
 
-/// The steps of a move.
-impl Engine {
     /// A whole move, up to where its victims are queued, in the order in which they are to be freed, once all is durable; returns how many they are.
     pub(super) fn move_rows(&self, kind: MoveKind) -> Result<usize> {
         // Only one at a time: what one has found to be only records, another must not take, and its victims come first.
@@ -750,19 +622,6 @@ impl Engine {
         });
         ready.map(|victim| (victim.pending.extent, victim.is_uncounted)).collect()
     }
-}
-
-/// Bytes of live records that one move takes out of a tier of `all` extents: so many eighths of it, and no more than one move may.
-fn move_bytes(all: u32, eighths: u32, extent_bytes: u64) -> u64 {
-    ((u64::from(all) * u64::from(eighths) / 8).max(1) * extent_bytes).min(MOVE_BYTES_MAX)
-}
-
-/// With fewer free extents than this of `all` rows move: what one move takes, and a sixteenth of all for writers meanwhile. Of a tier that only its disk limits `all` is what that
-/// has, or as many as can be counted until it was asked: more than a move makes room for is not waited for, and for writers half of that is enough.
-fn landing(all: u32, eighths: u32, extent_bytes: u64) -> u32 {
-    let moved = move_bytes(all, eighths, extent_bytes) / extent_bytes;
-    let for_writers = u64::from(all / 16).min(MOVE_BYTES_MAX / 2 / extent_bytes);
-    (moved + for_writers).max(2) as u32
 }
 
 /// Moves by hand.

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use hedgerow_device::{CapacityTier, Clock, CrashModel, CrashSim, FastTier, Random, Survivors};
 
-use super::{LONG_SNAPSHOT_MS, MoveKind, MovedFrom, Pending, landing, move_bytes};
+use super::pressure::{LONG_SNAPSHOT_MS, landing, move_bytes};
+use super::{MoveKind, MovedFrom, Pending};
 use crate::db::engine::Engine;
 use crate::db::fixture::options;
 use crate::db::lower::tests::{Twins, alike};
