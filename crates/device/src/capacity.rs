@@ -518,6 +518,19 @@ impl CapacityFile {
         }
     }
 
+    /// Brings what the page cache lacks of the file there, a MiB at a time as long as `goes_on` says so; returns how many bytes came. For who knows that
+    /// there is memory for all of it, and that it will be read.
+    ///
+    /// # Errors
+    /// [`DeviceError::Io`].
+    pub fn bring(&self, goes_on: impl Fn() -> bool) -> Result<u64> {
+        match &self.opened {
+            Opened::Directory(file) => file.bring(goes_on),
+            // It is as much in memory as it is said to be.
+            Opened::Simulated(..) => Ok(0),
+        }
+    }
+
     /// The file's path, or what stands for it.
     pub fn path(&self) -> PathBuf {
         match &self.opened {

@@ -73,7 +73,9 @@ impl TierFile {
             .map_err(|source| DeviceError::io("reserve address space for", path, source))?;
         let mapped = match access {
             FileAccess::Read => file.try_clone(),
-            FileAccess::Write | FileAccess::WriteSync => open_again(&file),
+            FileAccess::Write | FileAccess::WriteSync => {
+                open_again(&file, OpenOptions::new().read(true).write(true))
+            }
         };
         let mapped = mapped.map_err(|source| DeviceError::io("open a second time", path, source))?;
         let mut tier =
@@ -113,7 +115,7 @@ impl TierFile {
     pub(crate) fn write_through(&self, from: u64, to: u64) {
         // PERSIST: by a way of its own. The kernel tells a failed write once to each opened file: told here, of whatever page, it
         // would not be told to the sync that somebody waits for. So that will hear of what fails here.
-        let Ok(apart) = open_again(&self.file) else { return };
+        let Ok(apart) = open_again(&self.file, OpenOptions::new().read(true).write(true)) else { return };
         let mut bytes = vec![0; (to - from) as usize];
         if apart.read_exact_at(&mut bytes, from).is_ok() {
             write_synced(&apart, &bytes, from);
@@ -314,11 +316,10 @@ fn read_holder(path: &Path) -> String {
     }
 }
 
-/// The same file, opened for itself: a failed write-back is told to each opened file once.
-pub(crate) fn open_again(file: &File) -> io::Result<File> {
-    // Not by its path, where another file may be by now.
-    let opened = format!("/proc/self/fd/{}", file.as_raw_fd());
-    OpenOptions::new().read(true).write(true).open(opened)
+/// The same file, opened for itself: a failed write-back is told to each opened file once, and advice is of one.
+pub(crate) fn open_again(file: &File, options: &OpenOptions) -> io::Result<File> {
+    // Not by its path, where another file may be by now, or none.
+    options.open(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
 /// Allocates blocks and lengthens the file; bytes already there stay as they are.

@@ -108,7 +108,7 @@ pub use fault::{CrashModel, CrashSim, CrashWalk, Fault, FileCall, Image, Refusal
 pub use faults::major_faults;
 pub use file::create_directories;
 pub use machine::{boot_id, spawn};
-pub use memory::memory_bytes;
+pub use memory::{available_memory_bytes, memory_bytes};
 pub use random::Random;
 pub use relaxed::{CopiedBlocks, OwnedBytes, SharedBytes};
 pub use zeroed::zeroed_words;

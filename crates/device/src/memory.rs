@@ -1,6 +1,6 @@
 //! How much memory a process may have.
 //!
-//! Owns: what the machine has, and what the control groups the process is in allow (of Linux, both versions). Must not know what it is for.
+//! Owns: what the machine has, and what the control groups the process is in allow (of Linux, both versions), in all and at the moment. Must not know what it is for.
 
 use std::path::Path;
 
@@ -15,34 +15,81 @@ pub fn memory_bytes() -> Option<u64> {
     machine.into_iter().chain(of_groups(&groups, Path::new(GROUPS))).min()
 }
 
+/// How much of that could be had now, in bytes, what files have of the page cache counted in: it makes way. `None` where nothing says so. It reads files.
+pub fn available_memory_bytes() -> Option<u64> {
+    let machine =
+        std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| of_meminfo(&text, "MemAvailable:"));
+    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    machine.into_iter().chain(least(&groups, Path::new(GROUPS), Memory::left)).min()
+}
+
 fn of_machine(meminfo: &str) -> Option<u64> {
-    let rest = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    of_meminfo(meminfo, "MemTotal:")
+}
+
+fn of_meminfo(meminfo: &str, name: &str) -> Option<u64> {
+    let rest = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
     rest.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib << 10)
 }
 
 /// The least limit of the groups in `of_process`, which are mounted at `mounted`.
 fn of_groups(of_process: &str, mounted: &Path) -> Option<u64> {
-    let limits = of_process.lines().filter_map(|line| {
-        let mut parts = line.splitn(3, ':').skip(1);
-        let (controllers, path) = (parts.next()?, parts.next()?);
-        match controllers {
-            "" => limit(mounted, path, "memory.max"),
-            _ if controllers.split(',').any(|name| name == "memory") => {
-                limit(&mounted.join("memory"), path, "memory.limit_in_bytes")
-            }
-            _ => None,
-        }
-    });
-    limits.min()
+    least(of_process, mounted, Memory::limit)
 }
 
-/// The least limit of the group at `path` below `mounted` and of those above it. In a container the group that it sees as the
-/// outermost may be mounted without the path that is told.
-fn limit(mounted: &Path, path: &str, file: &str) -> Option<u64> {
-    let group = mounted.join(path.trim_start_matches('/'));
-    let above = group.ancestors().take_while(|group| group.starts_with(mounted));
-    let limit = |group: &Path| std::fs::read_to_string(group.join(file)).ok()?.trim().parse::<u64>().ok();
-    above.filter_map(limit).min()
+/// What a version of control groups calls what it says of memory.
+#[derive(Debug, Clone, Copy)]
+struct Memory {
+    limit: &'static str,
+    used: &'static str,
+    /// In `memory.stat`: what files have of the page cache.
+    of_files: [&'static str; 2],
+}
+
+const ONE: Memory = Memory {
+    limit: "memory.limit_in_bytes",
+    used: "memory.usage_in_bytes",
+    of_files: ["total_inactive_file ", "total_active_file "],
+};
+const TWO: Memory =
+    Memory { limit: "memory.max", used: "memory.current", of_files: ["inactive_file ", "active_file "] };
+
+impl Memory {
+    fn limit(self, group: &Path) -> Option<u64> {
+        number_in(&group.join(self.limit))
+    }
+
+    fn left(self, group: &Path) -> Option<u64> {
+        let (limit, used) = (self.limit(group)?, number_in(&group.join(self.used))?);
+        let stat = std::fs::read_to_string(group.join("memory.stat")).ok()?;
+        let of_files = self.of_files.iter().map(|name| {
+            let rest = stat.lines().find_map(|line| line.strip_prefix(name));
+            rest.and_then(|rest| rest.parse().ok()).unwrap_or(0)
+        });
+        Some(limit.saturating_sub(used.saturating_sub(of_files.sum())))
+    }
+}
+
+fn number_in(file: &Path) -> Option<u64> {
+    std::fs::read_to_string(file).ok()?.trim().parse().ok()
+}
+
+/// The least that `asked` says of the groups in `of_process`, which are mounted at `mounted`, and of those above them. In a container the group that it sees
+/// as the outermost may be mounted without the path that is told.
+fn least(of_process: &str, mounted: &Path, asked: fn(Memory, &Path) -> Option<u64>) -> Option<u64> {
+    let of_groups = of_process.lines().filter_map(|line| {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (controllers, path) = (parts.next()?, parts.next()?);
+        let (memory, mounted) = match controllers {
+            "" => (TWO, mounted.to_path_buf()),
+            _ if controllers.split(',').any(|name| name == "memory") => (ONE, mounted.join("memory")),
+            _ => return None,
+        };
+        let group = mounted.join(path.trim_start_matches('/'));
+        let above = group.ancestors().take_while(|group| group.starts_with(&mounted));
+        above.filter_map(|group| asked(memory, group)).min()
+    });
+    of_groups.min()
 }
 
 #[cfg(test)]
@@ -66,7 +113,19 @@ mod tests {
         assert_eq!(of("5:cpu,cpuacct:/a\n4:memory:/a/b\n"), Some(500_000_000));
         assert_eq!(of("0::/one/two/three\n"), Some(700_000_000));
         assert_eq!((of("0::/one\n"), of("4:memory:/elsewhere\n"), of("")), (None, None, None));
+        // What files have of the page cache makes way; where the use is not known, nothing is said.
+        let left = |text| least(text, &mounted, Memory::left);
+        assert_eq!(left("0::/one/two/three\n"), None);
+        write("one/two/memory.current", "650000000\n");
+        write("one/two/memory.stat", "anon 1\ninactive_file 50000000\nactive_file 7\nfile 9\n");
+        assert_eq!(left("0::/one/two/three\n"), Some(100_000_007));
+        write("memory/a/memory.usage_in_bytes", "600000000\n");
+        write("memory/a/memory.stat", "inactive_file 1\ntotal_inactive_file 3\ntotal_active_file 4\n");
+        assert_eq!(left("4:memory:/a/b\n"), Some(0), "more is used than is allowed");
         std::fs::remove_dir_all(&mounted).unwrap();
+        let of_machine = "MemTotal: 9 kB\nMemFree: 1 kB\nMemAvailable:   3 kB\n";
+        assert_eq!(of_meminfo(of_machine, "MemAvailable:"), Some(3 << 10));
+        assert!(available_memory_bytes().unwrap() <= memory_bytes().unwrap());
         assert!(memory_bytes().is_some_and(|bytes| bytes > 16 << 20));
     }
 }

@@ -27,6 +27,9 @@ const UNCACHED_SURE: u8 = 32;
 /// Once in so many times then.
 const ASKED_EVERY: u8 = 16;
 
+/// A file is brought into the page cache so much at a time.
+const BROUGHT_BYTES: usize = 1 << 20;
+
 /// A locked directory.
 #[derive(Debug)]
 pub(super) struct Directory {
@@ -189,7 +192,7 @@ impl FileWriter {
 
     /// Has the file written through the page cache from now on.
     pub(super) fn make_buffered(&mut self) -> Result<()> {
-        let again = open_again(&self.file);
+        let again = open_again(&self.file, OpenOptions::new().read(true).write(true));
         self.file = again.map_err(|source| DeviceError::io("open a second time", &self.path, source))?;
         self.is_direct = false;
         Ok(())
@@ -303,12 +306,9 @@ impl OpenedFile {
     }
 
     fn direct(&self) -> Option<&File> {
-        let open = || {
-            // Not by its path, where another file may be by now, or none.
-            let opened = format!("/proc/self/fd/{}", self.file.as_raw_fd());
-            OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(opened).ok()
-        };
-        self.direct.get_or_init(open).as_ref()
+        let mut options = OpenOptions::new();
+        options.read(true).custom_flags(libc::O_DIRECT);
+        self.direct.get_or_init(|| open_again(&self.file, &options).ok()).as_ref()
     }
 
     /// The bytes at `offset` that `memory` is for, of which it has so many already.
@@ -358,6 +358,30 @@ impl OpenedFile {
             libc::preadv2(self.file.as_raw_fd(), &target, 1, offset as libc::off_t, libc::RWF_NOWAIT)
         };
         usize::try_from(read).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// Brings what the page cache lacks of the file there, a step at a time as long as `goes_on`; returns how many bytes came.
+    pub(super) fn bring(&self, goes_on: impl Fn() -> bool) -> Result<u64> {
+        let failed = |source| DeviceError::io("read", &self.path, source);
+        // Opened once more, to be read with the file system's readahead: it has large requests under way ahead of who reads in order.
+        let file = open_again(&self.file, OpenOptions::new().read(true)).map_err(failed)?;
+        let (bytes, mut offset, mut read) = (self.bytes()?, 0, 0);
+        let cached = |offset, bytes| cached_pages(&file, offset, bytes).map(|(pages, _)| pages * PAGE_BYTES);
+        let before = cached(0, bytes);
+        let mut step = vec![0; BROUGHT_BYTES.min(bytes as usize)];
+        while offset < bytes && goes_on() {
+            let step = &mut step[..BROUGHT_BYTES.min((bytes - offset) as usize)];
+            let len = step.len() as u64;
+            if cached(offset, len).is_none_or(|cached| cached < len) {
+                file.read_exact_at(step, offset).map_err(failed)?;
+                read += len;
+            }
+            offset += len;
+        }
+        // Reads past the page cache ask it first from now on.
+        self.uncached.store(0, Ordering::Relaxed);
+        // What was read ahead of the steps counts, too.
+        Ok(before.zip(cached(0, bytes)).map_or(read, |(before, after)| after.saturating_sub(before)))
     }
 
     pub(super) fn will_read(&self, offset: u64, bytes: u64) {

@@ -616,6 +616,31 @@ fn reads_past_the_page_cache_answer_alike_and_leave_nothing_there() {
     }
 }
 
+/// A file that was brought into the page cache is there, and is not read again; one may be stopped on the way.
+#[test]
+fn a_file_is_brought_into_memory_once() {
+    let scratch = Scratch::new();
+    let tier = CapacityTier::open(&scratch.0).unwrap();
+    let bytes = random_bytes(9, (5 << 20) + 3 * CAPACITY_PAGE_BYTES);
+    let file = write(&tier, "many", &bytes).unwrap();
+    let opened = fs::File::open(file.path()).unwrap();
+    let cached = || cached_pages(&opened, 0, bytes.len() as u64).map(|(cached, _)| cached);
+    let pages = (bytes.len() / CAPACITY_PAGE_BYTES) as u64;
+    let was_cached = cached();
+    let mut steps = std::iter::repeat_n(true, 2).chain([false]);
+    let steps = std::cell::RefCell::new(&mut steps);
+    let some = file.bring(|| steps.borrow_mut().next().unwrap()).unwrap();
+    let rest = file.bring(|| true).unwrap();
+    if was_cached == Some(0) {
+        // The file system may have read ahead of the first two steps.
+        assert!(some >= 2 << 20);
+        assert_eq!((some + rest, cached()), (bytes.len() as u64, Some(pages)));
+        assert_eq!(file.bring(|| true).unwrap(), 0);
+    }
+    let simulated = write(&CapacityTier::simulated(&sim()), "a", &bytes[..5000]).unwrap();
+    assert_eq!(simulated.bring(|| true).unwrap(), 0);
+}
+
 /// Answers that are errors or short, and calls of which the kernel takes a part or nothing, each at each place.
 #[test]
 fn what_a_ring_refuses_is_read_without_it() {

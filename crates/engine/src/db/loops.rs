@@ -7,6 +7,8 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hedgerow_device::available_memory_bytes;
+
 use super::cached::{CacheWorker, POLL_INTERVAL, Round};
 use super::engine::Engine;
 use super::merging::TablesForMerge;
@@ -114,6 +116,8 @@ impl Engine {
             let garbage = GARBAGE_PERCENT_MAX[usize::from(quiet >= QUIET_LOOKS)];
             pause = match self.merge_some(&mut begun, garbage) {
                 Ok(true) => Duration::ZERO,
+                // Whatever is merged would have been read in vain.
+                Ok(false) if self.bring_what_is_read() => Duration::ZERO,
                 Ok(false) => MERGE_PAUSE,
                 // What is damaged is left alone from now on; what was refused may be so again. Nobody is held for it.
                 Err(_) => {
@@ -123,6 +127,15 @@ impl Engine {
             };
             again = if pause == again { (2 * again).min(MERGE_AGAIN[1]) } else { MERGE_AGAIN[0] };
         }
+    }
+
+    /// Brings a file into memory of which much is read, if memory has room for all of them and for the fast tier. Whether there was one.
+    fn bring_what_is_read(&self) -> bool {
+        let is_room = || {
+            let all = self.runs.bytes().0.saturating_add(self.log.tier().bytes());
+            available_memory_bytes().is_some_and(|available| all < available / 4 * 3)
+        };
+        self.runs.bring_what_is_read(is_room, || !self.scheduler.is_stopped())
     }
 
     pub(super) fn cache_worker(&self) -> CacheWorker<'_> {
@@ -191,11 +204,43 @@ impl Engine {
 
 #[cfg(test)]
 mod tests {
-    use hedgerow_device::{Clock, CrashModel, CrashSim, FastTier};
+    use hedgerow_device::{CapacityTier, Clock, CrashModel, CrashSim, FastTier, Random};
 
     use super::*;
     use crate::db::fixture::options;
     use crate::{Db, ErrorKind, Schema};
+
+    #[test]
+    fn a_file_of_which_much_is_read_is_brought_into_memory_once_if_there_is_room() {
+        let sim = CrashSim::new(CrashModel::Pages, 16 << 20);
+        let tiers = (FastTier::simulated(&sim), CapacityTier::simulated(&sim));
+        let db = Db::open_at(tiers, options(), Clock::manual(1_000)).unwrap();
+        let table = db.create_table("t", Schema::open()).unwrap();
+        let mut random = Random::from_seed(1);
+        let mut body = || (0..1000).map(|_| random.next_u64() as u8).collect::<Vec<u8>>();
+        table
+            .load(|loader| {
+                (0..2_000u64)
+                    .try_for_each(|n| loader.push(&n.to_be_bytes(), &[("f", body().as_slice().into())]))
+            })
+            .unwrap();
+        let runs = &table.engine().runs;
+        let brings = |is_room| runs.bring_what_is_read(|| is_room, || true);
+        let read = |keys: std::ops::Range<u64>| {
+            for n in keys {
+                assert!(table.get(&n.to_be_bytes()).unwrap().is_some());
+            }
+        };
+        assert!(runs.files_once().len() > 2);
+        read(0..100);
+        assert!(!brings(true), "a dozen blocks are not many");
+        read(100..300);
+        assert!(!brings(false), "there is no room for all");
+        assert!(brings(true) && !brings(true), "one was read much, and is brought once");
+        read(300..2_000);
+        let brought = (0..).take_while(|_| brings(true)).count();
+        assert!(brought + 2 >= runs.files_once().len(), "{brought} more");
+    }
 
     /// The threads that were started before one was refused end with the store, whose file is free again then.
     #[test]

@@ -150,6 +150,8 @@ pub(crate) struct Runs {
     bytes: AtomicU64,
     /// That of the files, once they are opened.
     cache: ArcSwapOption<BlockCache>,
+    /// Bytes of files that were brought into memory because much of them was read.
+    brought: AtomicU64,
     pub(super) merges: Merges,
 }
 
@@ -218,6 +220,7 @@ impl Runs {
         let cache = ArcSwapOption::from_pointee(files.cache.clone());
         changing.files = Some(files);
         Ok(Runs {
+            brought: AtomicU64::new(0),
             merges: Merges::of_opened(&opened),
             current: ArcSwap::from_pointee(opened),
             place,
@@ -321,6 +324,11 @@ impl Runs {
         self.merges.numbers()
     }
 
+    /// Bytes of files that were brought into memory since the store was opened.
+    pub(crate) fn bytes_brought(&self) -> u64 {
+        self.brought.load(Ordering::Relaxed)
+    }
+
     /// Every file that counts, once, by its number.
     pub(crate) fn files_once(&self) -> Vec<Sst> {
         self.current().files().to_vec()
@@ -344,6 +352,19 @@ impl Runs {
     /// Whether any file may hold the key of a table.
     pub(crate) fn may_hold(&self, table: u32, key: &[u8]) -> bool {
         self.current().may_hold(&SstKey::new(table, key))
+    }
+
+    /// Brings a file into the page cache of which much is read, as long as `goes_on`, if there is one and if `is_room` for all files. Whether there was.
+    ///
+    /// A read of one block takes nearly as long as one of a hundred that lie together. So where all files fit in memory, reading each once as a whole is much
+    /// sooner done than reading its blocks one by one as they are asked for; and they are read once at most. Where they do not fit, nothing is read that nobody asked for.
+    pub(crate) fn bring_what_is_read(&self, is_room: impl Fn() -> bool, goes_on: impl Fn() -> bool) -> bool {
+        let sst = self.current().files().iter().find(|sst| sst.is_read_much()).cloned();
+        let Some(sst) = sst.filter(|_| is_room()) else { return false };
+        // Whoever reads what cannot be read is told so.
+        let brought = sst.bring(goes_on).unwrap_or(0);
+        self.brought.fetch_add(brought, Ordering::Relaxed);
+        true
     }
 
     /// Holds off all edits as long as the guard lives: no row moves meanwhile.

@@ -12,6 +12,7 @@ use hedgerow_device::{CapacityFile, CapacityTier, OwnedBytes, Random};
 use smallvec::SmallVec;
 
 use super::block::{Block, BlockAddress, BlockCache};
+use super::device_reads::DeviceReads;
 use super::filter::{Filter, hash_of};
 use super::format::{
     Counted, EntryKind, Footer, IndexBound, PAGE_BYTES, PageRange, Section, SstCounts, SstId, SstSummary,
@@ -106,6 +107,7 @@ struct Inner {
     /// What it takes as long as it is open, besides blocks in the cache.
     memory_bytes: usize,
     cache: BlockCache,
+    device_reads: DeviceReads,
 }
 
 impl fmt::Debug for Sst {
@@ -175,7 +177,9 @@ impl Sst {
     ) -> Sst {
         let memory_bytes = filter.bytes() + memory_of(&summary);
         let cache = cache.clone();
-        Sst { inner: Arc::new(Inner { id, file, blocks_end, summary, filter, memory_bytes, cache }) }
+        let device_reads = DeviceReads::default();
+        let inner = Inner { id, file, blocks_end, summary, filter, memory_bytes, cache, device_reads };
+        Sst { inner: Arc::new(inner) }
     }
 
     /// Opens a file.
@@ -398,6 +402,7 @@ impl Sst {
         }
         let block = self.read_block(pages, kind)?;
         if keeps {
+            self.inner.device_reads.add();
             self.keep(pages, &block);
         }
         Ok(block)
@@ -423,6 +428,7 @@ impl Sst {
 
     /// Whether a block, which is read now, was not read lately.
     pub(super) fn is_first_read(&self, pages: PageRange) -> bool {
+        self.inner.device_reads.add();
         self.inner.cache.is_first_read(self.address(pages))
     }
 
@@ -454,6 +460,20 @@ impl Sst {
         kind: EntryKind,
     ) -> Result<Arc<Block>> {
         Block::open(bytes, self.id(), pages, kind).map(Arc::new)
+    }
+
+    /// Whether so much of it is read that memory is to have all of it.
+    pub(crate) fn is_read_much(&self) -> bool {
+        self.inner.device_reads.are_many()
+    }
+
+    /// Brings all of it into the page cache as long as `goes_on`, once; returns how many bytes were not there.
+    ///
+    /// # Errors
+    /// What the capacity tier refuses.
+    pub(crate) fn bring(&self, goes_on: impl Fn() -> bool) -> Result<u64> {
+        self.inner.device_reads.have_brought_all();
+        Ok(self.inner.file.bring(goes_on)?)
     }
 
     /// The file itself.

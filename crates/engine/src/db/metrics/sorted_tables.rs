@@ -40,6 +40,8 @@ pub struct SortedTablesMetrics {
     pub block_cache_hits: u64,
     /// Blocks that were not, and were read.
     pub block_cache_misses: u64,
+    /// Bytes of files that were read into the page cache as a whole, because much of them was asked for and memory has room for all.
+    pub bytes_brought: u64,
     /// Moves of rows from the log.
     pub moves: u64,
     /// Slices of runs that were merged: about 64 MiB each.
@@ -98,6 +100,7 @@ impl SortedTablesMetrics {
             block_cache_bytes_max: of_cache(BlockCache::bytes_max),
             block_cache_hits: of_looks(LookCounts::cache_hits),
             block_cache_misses: of_looks(LookCounts::cache_misses),
+            bytes_brought: runs.bytes_brought(),
             moves: gc.moves(),
             merges: merged.slices,
             bytes_merged: merged.bytes,

@@ -324,6 +324,7 @@ fn of_sorted_tables(metrics: &Metrics) -> Vec<(&'static str, u64)> {
         ("block_cache_bytes_max", lower.block_cache_bytes_max),
         ("block_cache_hits", lower.block_cache_hits),
         ("block_cache_misses", lower.block_cache_misses),
+        ("sorted_bytes_brought", lower.bytes_brought),
         ("moves", lower.moves),
         ("records_moved", metrics.records_moved),
         ("bytes_moved", metrics.bytes_moved),
