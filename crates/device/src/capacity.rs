@@ -518,7 +518,7 @@ impl CapacityFile {
         }
     }
 
-    /// Brings what the page cache lacks of the file there, a MiB at a time as long as `goes_on` says so; returns how many bytes came. For who knows that
+    /// Brings what the page cache lacks of the file there, 256 KiB at a time as long as `goes_on` says so; returns how many bytes came. For who knows that
     /// there is memory for all of it, and that it will be read.
     ///
     /// # Errors

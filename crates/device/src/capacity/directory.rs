@@ -27,8 +27,9 @@ const UNCACHED_SURE: u8 = 32;
 /// Once in so many times then.
 const ASKED_EVERY: u8 = 16;
 
-/// A file is brought into the page cache so much at a time.
-const BROUGHT_BYTES: usize = 1 << 20;
+/// A file is brought into the page cache so much at a time, and no more is under way: who wants a block of it waits for that. (With the file system's readahead of 8 MiB readers waited for up to
+/// 100 ms.)
+const BROUGHT_BYTES: usize = 256 << 10;
 
 /// A locked directory.
 #[derive(Debug)]
@@ -363,24 +364,23 @@ impl OpenedFile {
     /// Brings what the page cache lacks of the file there, a step at a time as long as `goes_on`; returns how many bytes came.
     pub(super) fn bring(&self, goes_on: impl Fn() -> bool) -> Result<u64> {
         let failed = |source| DeviceError::io("read", &self.path, source);
-        // Opened once more, to be read with the file system's readahead: it has large requests under way ahead of who reads in order.
-        let file = open_again(&self.file, OpenOptions::new().read(true)).map_err(failed)?;
         let (bytes, mut offset, mut read) = (self.bytes()?, 0, 0);
-        let cached = |offset, bytes| cached_pages(&file, offset, bytes).map(|(pages, _)| pages * PAGE_BYTES);
+        let cached =
+            |offset, bytes| cached_pages(&self.file, offset, bytes).map(|(pages, _)| pages * PAGE_BYTES);
         let before = cached(0, bytes);
         let mut step = vec![0; BROUGHT_BYTES.min(bytes as usize)];
         while offset < bytes && goes_on() {
             let step = &mut step[..BROUGHT_BYTES.min((bytes - offset) as usize)];
             let len = step.len() as u64;
             if cached(offset, len).is_none_or(|cached| cached < len) {
-                file.read_exact_at(step, offset).map_err(failed)?;
+                self.file.read_exact_at(step, offset).map_err(failed)?;
                 read += len;
             }
             offset += len;
         }
         // Reads past the page cache ask it first from now on.
         self.uncached.store(0, Ordering::Relaxed);
-        // What was read ahead of the steps counts, too.
+        // What others read meanwhile counts, too.
         Ok(before.zip(cached(0, bytes)).map_or(read, |(before, after)| after.saturating_sub(before)))
     }
 
