@@ -50,6 +50,10 @@ pub(super) const WHOLE_ENGINE: &[(&str, &str)] = &[
         "crates/engine/src/gc/moving",
         "rows that leave the log: freeing segments, reading the index and writing files",
     ),
+    (
+        "crates/engine/src/gc/moving/pressure",
+        "when rows move: what is missing in the log, in the index and of merges",
+    ),
     ("crates/engine/src/gc/many", "keys counted anew: their slots against all of the log"),
     ("crates/engine/src/gc/needed", "what of a victim the snapshots still need"),
     ("crates/engine/src/gc/reorder", "rows scanned together brought together: copies again"),
