@@ -4,7 +4,7 @@
 
 use crate::sync::atomic::{AtomicU32, Ordering};
 
-/// With so many blocks read of a file the rest is worth reading: of one of 64 MiB they took a sixth of the time that all of it does.
+/// With so many blocks read of a file the rest is worth reading: of one of 64 MiB they took about a twentieth of the time that all of it does.
 const READS_OF_MANY: u32 = 32;
 /// The file was brought into memory, or that was tried.
 const BROUGHT: u32 = u32::MAX;
