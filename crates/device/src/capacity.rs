@@ -415,6 +415,22 @@ impl<D: FnMut(usize, Result<OwnedBytes>)> ReadsInTurn for Listed<'_, D> {
     }
 }
 
+impl FileRead<'_> {
+    /// Does this read alone.
+    ///
+    /// # Errors
+    /// As [`CapacityFile::read`].
+    pub fn alone(&self) -> Result<OwnedBytes> {
+        match &self.file.opened {
+            Opened::Directory(file) => {
+                let is_direct = self.past_cache && file.can_pass_cache(self.offset, self.bytes);
+                file.read_owned(self.offset, self.bytes, is_direct)
+            }
+            Opened::Simulated(..) => self.file.read(self.offset, self.bytes),
+        }
+    }
+}
+
 /// Those of them that are of files on a file system; the others are answered at once.
 struct OnDisk<'r, R> {
     reads: &'r mut R,

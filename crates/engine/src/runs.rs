@@ -25,7 +25,9 @@ use crate::Result;
 use crate::log::check_waits_alone;
 use crate::log::format::RecordKind;
 use crate::manifest::version::{FileRange, SstVersion};
-use crate::sst::{BlockReads, DataPages, FoundRecord, Sst, SstCounts, SstKey, SstLook, SstTable};
+use crate::sst::{
+    BlockReads, CachedLook, DataPages, FoundRecord, Sst, SstCounts, SstKey, SstLook, SstTable,
+};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 pub(crate) mod cursor;
@@ -402,6 +404,9 @@ impl OpenRuns {
     /// `Corrupted`; what the capacity tier refuses.
     pub(crate) fn find(&self, key: &SstKey, upto: u64) -> Result<FoundVersions> {
         check_waits_alone();
+        if let Some(found) = self.find_by_one_read(key, upto)? {
+            return Ok(found);
+        }
         let (mut reads, mut way) = (BlockReads::new(), None);
         loop {
             match self.look_again(key, upto, &mut reads, &mut way)? {
@@ -409,6 +414,34 @@ impl OpenRuns {
                 RunsLook::Lacking => reads.run(),
             }
         }
+    }
+
+    /// [`OpenRuns::find`] of a key of which the caches know all but for one block, as of nearly all: that is read, and nothing is held meanwhile.
+    fn find_by_one_read(&self, key: &SstKey, upto: u64) -> Result<Option<FoundVersions>> {
+        let (mut found, mut lacking) = (FoundVersions::default(), None);
+        let visible = self.runs.iter().filter(|run| run.is_visible(upto));
+        for range in visible.filter_map(|run| run.range_of(key.bytes())) {
+            match range.sst.look_in_caches(key) {
+                Ok(CachedLook::Absent) => {}
+                // What lacks is newer, and may hide it, whatever it is.
+                _ if lacking.is_some() => return Ok(None),
+                Ok(CachedLook::Found(record)) => {
+                    if record.sequence() <= upto && !found.push(record) {
+                        return Ok(Some(found));
+                    }
+                }
+                Ok(CachedLook::At(pages)) => lacking = Some((&range.sst, pages)),
+                Ok(CachedLook::Unknown) => return Ok(None),
+                Err(error) => return Err(error),
+            }
+        }
+        if let Some((sst, pages)) = lacking
+            && let Some(record) = sst.find_at(key, pages)?
+            && record.sequence() <= upto
+        {
+            found.push(record);
+        }
+        Ok(Some(found))
     }
 
     /// [`OpenRuns::find`] of each of these keys, in their order: their blocks are read together. The answers hold the blocks.

@@ -30,6 +30,19 @@ pub enum SstLook {
     Lacking,
 }
 
+/// What is known of a key without a read.
+#[derive(Debug)]
+pub(crate) enum CachedLook {
+    /// The record of the key.
+    Found(FoundRecord),
+    /// The key has none.
+    Absent,
+    /// If it has one, this is where: [`Sst::find_at`] reads it.
+    At(DataPages),
+    /// A block of the index would have to be read to say more.
+    Unknown,
+}
+
 /// Where in its file the record of a key lies if there is one.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DataPages(PageRange);
@@ -191,7 +204,7 @@ impl BlockReads {
     fn file_read<'s>(&self, kind: EntryKind, sst: &'s Sst, pages: PageRange) -> FileRead<'s> {
         // What was read for who must not wait is to be at hand for others of the kind, and blocks of the index are asked for again.
         let past_cache = !self.copies_at_once && kind == EntryKind::Record && sst.is_first_read(pages);
-        FileRead { file: sst.file(), offset: pages.offset(), bytes: pages.bytes(), past_cache }
+        sst.file_read(pages, past_cache)
     }
 
     /// Verifies and holds what was read of a block.
@@ -330,6 +343,18 @@ impl BlockSource for HeldOrCached<'_> {
     }
 }
 
+/// Those of the caches alone.
+struct Cached;
+
+impl BlockSource for Cached {
+    type Refusal = NotAtHand;
+
+    #[inline]
+    fn block(&mut self, sst: &Sst, pages: PageRange, kind: EntryKind) -> Result<Arc<Block>, NotAtHand> {
+        sst.cached_block(pages, kind).ok_or(NotAtHand::Lacking(pages, kind))
+    }
+}
+
 /// The same, and those of the caches are held from now on: they may be gone from there when the look is made again.
 struct Holding<'r>(&'r mut BlockReads);
 
@@ -402,6 +427,44 @@ pub(crate) fn not_at_hand() -> Error {
         ErrorKind::NotInMemory,
         "a block of a sorted table is not in memory, and this thread does not wait for the disk",
     )
+}
+
+/// Looks of who waits, for one key.
+impl Sst {
+    /// What the caches say of a key.
+    ///
+    /// # Errors
+    /// `Corrupted`.
+    #[inline]
+    pub(crate) fn look_in_caches(&self, key: &SstKey) -> Result<CachedLook> {
+        if !self.may_hold(key) {
+            return Ok(CachedLook::Absent);
+        }
+        let pages = match self.data_pages(key.bytes(), &mut Cached) {
+            Ok((_, pages)) => pages,
+            Err(NotAtHand::Lacking(..)) => return Ok(CachedLook::Unknown),
+            Err(NotAtHand::Failed(error)) => return Err(error),
+        };
+        Ok(match self.cached_block(pages, EntryKind::Record) {
+            Some(block) => self.find_in(&block, key.bytes()).map_or(CachedLook::Absent, CachedLook::Found),
+            None => CachedLook::At(DataPages(pages)),
+        })
+    }
+
+    /// The record of a key, which lies in these pages if there is one: they are read, and stay in the cache.
+    ///
+    /// # Errors
+    /// `Corrupted`; what the capacity tier refuses.
+    pub(crate) fn find_at(&self, key: &SstKey, DataPages(pages): DataPages) -> Result<Option<FoundRecord>> {
+        let bytes = self.file_read(pages, self.is_first_read(pages)).alone()?;
+        let block = self.open_block(bytes, pages, EntryKind::Record)?;
+        self.keep(pages, &block);
+        Ok(self.find_in(&block, key.bytes()))
+    }
+
+    fn file_read(&self, pages: PageRange, past_cache: bool) -> FileRead<'_> {
+        FileRead { file: self.file(), offset: pages.offset(), bytes: pages.bytes(), past_cache }
+    }
 }
 
 /// Looks that do not wait.
