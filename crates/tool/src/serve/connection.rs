@@ -4,6 +4,7 @@
 //! only as bytes arrive, never because of a declared length. Must not know commands.
 
 use std::io::{ErrorKind, Read, Result, Write};
+use std::net::Shutdown;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -232,6 +233,21 @@ impl Connection {
             self.sent = 0;
         }
         Ok(count)
+    }
+
+    /// Says that all was sent, and takes what came and will not be answered, a bounded part of it: a socket that is closed with bytes unread cuts its other side off at once, and what was sent last may be lost with
+    /// that.
+    pub fn finish(&mut self) {
+        // Whatever fails, the connection ends.
+        let _ = self.stream.shutdown(Shutdown::Write);
+        let mut unread = [0; 4096];
+        for _ in 0..limits::UNREAD_BYTES_MAX / unread.len() {
+            match self.stream.read(&mut unread) {
+                Ok(1..) => {}
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                _ => return,
+            }
+        }
     }
 
     /// Puts an error in the place of each of `replies`: where it lies in the output.

@@ -543,6 +543,7 @@ impl EventLoop {
         let unsent = connection.unsent();
         let session = &mut self.server.sessions[key];
         if session.is_closing && unsent == 0 && connection.held_until.is_none() {
+            connection.finish();
             return self.drop_connection(key);
         }
         connection.over_soft_since = match unsent > self.server.settings.output.soft {
@@ -677,6 +678,7 @@ impl EventLoop {
             }
             let left = self.connections.iter().filter(|(_, connection)| connection.unsent() > 0).count();
             if left == 0 || Instant::now() > deadline {
+                self.connections.iter_mut().for_each(|(_, connection)| connection.finish());
                 return Ok(self.server);
             }
             match self.poll.poll(&mut events, Some(TICK)) {

@@ -56,6 +56,8 @@ pub const SLOWLOG_BYTES_MAX: usize = 16 << 20;
 pub const PATTERN_BYTES_MAX: usize = 4 << 10;
 /// Bytes read from one connection before the next one has its turn.
 pub const READ_BYTES_PER_TURN: usize = 256 << 10;
+/// Bytes of a connection that ends are taken and thrown away, at most; there are no more in the kernel, as a rule.
+pub const UNREAD_BYTES_MAX: usize = 8 << 20;
 /// Bytes a pooled buffer starts with.
 pub const BUFFER_BYTES: usize = 32 << 10;
 /// Pooled buffers kept for reuse.
