@@ -87,6 +87,7 @@ mod memory;
 mod pages;
 mod random;
 mod relaxed;
+mod shared_copy;
 mod sync;
 mod zeroed;
 
@@ -111,4 +112,5 @@ pub use machine::{boot_id, spawn};
 pub use memory::{available_memory_bytes, memory_bytes};
 pub use random::Random;
 pub use relaxed::{CopiedBlocks, OwnedBytes, SharedBytes};
+pub use shared_copy::SharedCopy;
 pub use zeroed::zeroed_words;

@@ -132,7 +132,17 @@ impl SharedBytes {
 
     /// A copy, in words as they are in memory: for [`SharedBytes::of`], or for whoever finds out after an acquire fence whether it is whole.
     pub fn to_words(&self) -> Vec<u64> {
-        self.0.iter().map(|word| word.load(Ordering::Relaxed)).collect()
+        self.words().collect()
+    }
+
+    /// Appends a copy, in words as they are in memory.
+    pub fn append_to(&self, words: &mut Vec<u64>) {
+        words.extend(self.words());
+    }
+
+    /// The words, each as it is when it is come by.
+    pub(crate) fn words(&self) -> impl ExactSizeIterator<Item = u64> {
+        self.0.iter().map(|word| word.load(Ordering::Relaxed))
     }
 
     /// A copy. Whoever needs it whole finds out after an acquire fence.

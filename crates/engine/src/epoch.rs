@@ -17,6 +17,8 @@ use std::marker::PhantomData;
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
 use crate::sync::{Arc, Mutex};
 
+pub(crate) mod copies;
+
 /// Threads that get a place of their own; more share counters, correct but slower.
 const PLACES: usize = if cfg!(shuttle) {
     4

@@ -170,8 +170,8 @@ pub struct Options {
     /// depends on it.
     #[doc(hidden)]
     pub schema_layout: bool,
-    /// The most bytes of DRAM the cache may take. Default 64 MiB, of which none is touched while the cache is bypassed. A store that has sorted
-    /// tables keeps blocks of them in half as much more, at least 16 MiB. Below
+    /// The most bytes of DRAM the cache may take. Default 64 MiB. While the cache is bypassed, rows of sorted tables that are asked for again and again take them, and where there are
+    /// none nobody does. A store that has sorted tables keeps blocks and rows of them in half as much more, at least 16 MiB. Below
     /// 1 MiB there is no cache. On a file in the page cache it is bypassed unless the store uses more than there is of memory, and
     /// this is at least half of memory and with the index at most seven eighths.
     pub cache_bytes: u64,

@@ -23,10 +23,10 @@ pub(crate) use writer::RunWriter;
 
 use crate::Result;
 use crate::log::check_waits_alone;
-use crate::log::format::RecordKind;
+use crate::log::format::{FLAG_FIELD_EXPIRY, Record, RecordKind};
 use crate::manifest::version::{FileRange, SstVersion};
 use crate::sst::{
-    BlockReads, CachedLook, DataPages, FoundRecord, Sst, SstCounts, SstKey, SstLook, SstTable,
+    BlockReads, CachedLook, DataPages, FoundRecord, RecordCache, Sst, SstCounts, SstKey, SstLook, SstTable,
 };
 use crate::sync::atomic::{AtomicU64, Ordering};
 
@@ -95,6 +95,11 @@ pub(crate) struct FoundVersions {
 }
 
 impl FoundVersions {
+    /// A row alone.
+    fn of_row(row: FoundRecord) -> FoundVersions {
+        FoundVersions { records: SmallVec::from_iter([row]) }
+    }
+
     /// Deltas, newest first, and the row that they go over, if there is one. Nothing where there is no row, and no delta that would make one.
     pub(crate) fn records(&self) -> &[FoundRecord] {
         &self.records
@@ -212,6 +217,8 @@ pub(crate) struct OpenRuns {
     /// Newest first.
     runs: Arc<[OpenRun]>,
     files: Arc<OpenFiles>,
+    /// What of them is in memory by itself; none where nobody keeps any.
+    records: Option<Arc<RecordCache>>,
 }
 
 impl OpenRuns {
@@ -238,7 +245,7 @@ impl OpenRuns {
             runs.push(OpenRun { number, ranges: ranges?, visible_from: Arc::default() });
         }
         let files = Arc::new(OpenFiles::new(files.into_values(), &runs, version));
-        Ok(OpenRuns { generation, runs: runs.into(), files })
+        Ok(OpenRuns { generation, runs: runs.into(), files, records: None })
     }
 
     /// The files, each once, by rising number.
@@ -306,6 +313,21 @@ impl OpenRuns {
     /// Whether any file may hold the key: if not, surely none does. Costs no I/O.
     pub(crate) fn may_hold(&self, key: &SstKey) -> bool {
         self.runs.iter().any(|run| run.may_hold(key))
+    }
+
+    /// A look that found this of a key, at all that counts: one record that is a row may stay in memory by itself, for whoever asks for it next. Not one that expires, or has a field that does: a merge
+    /// leaves nothing of it once that has happened, and what is written then goes by that.
+    pub(crate) fn was_found(&self, key: &SstKey, upto: u64, found: &FoundVersions) {
+        let stays = |row: Record<'_>| {
+            row.expires_at_ms().is_none_or(|ms| ms == 0) && row.flags() & FLAG_FIELD_EXPIRY == 0
+        };
+        if let (Some(records), [row]) = (&self.records, found.records())
+            && upto == u64::MAX
+            && found.has_row()
+            && stays(row.record())
+        {
+            records.offer(key, row, self.generation);
+        }
     }
 
     /// What counts of a key, as it was when the sequence `upto` was the last, of what was read for `reads`, and of what is in memory. What lacks is wanted of it

@@ -41,6 +41,7 @@ use crate::log::format::{FLAG_FIELD_EXPIRY, RecordKind, RecordSpec};
 use crate::log::segment::SEGMENT_HEADER_BYTES;
 use crate::log::{Log, LogGuard};
 use crate::options::CacheMode;
+use crate::runs::Runs;
 use crate::sync::atomic::Ordering;
 use crate::{Options, Result};
 
@@ -95,11 +96,15 @@ pub(crate) struct CacheWorker<'e> {
     pub(super) clock: &'e Clock,
     pub(super) options: &'e Options,
     pub(super) disk_waits: &'e DiskWaits,
+    pub(super) runs: &'e Runs,
 }
 
 impl CacheWorker<'_> {
     /// One round.
     pub(super) fn tend(&self) -> Round {
+        if !self.options.background {
+            self.runs.take_in_rows();
+        }
         if !self.cache.exists() {
             return Round::Bypassed(PROBE_INTERVAL);
         }
@@ -117,6 +122,8 @@ impl CacheWorker<'_> {
             CacheMode::Auto => self.options.background && self.is_beneficial(state, now_ns),
             CacheMode::Off => false,
         };
+        // What rows of the log do not take, those of sorted tables may.
+        self.runs.lend_memory(if wanted { 0 } else { self.options.cache_bytes });
         if wanted {
             self.cache.set_tick(state.tick);
             if state.starved {

@@ -148,6 +148,7 @@ impl Engine {
             clock: &self.clock,
             options: &self.options,
             disk_waits: &self.disk_waits,
+            runs: &self.runs,
         }
     }
 
@@ -175,6 +176,8 @@ impl Engine {
             worked = self.log.prefault_extents(moves_soon);
             worked |= populated.is_ok_and(|bytes| bytes > 0) | garbage;
             worked |= self.log.remap_sealed(self.is_near_landing());
+            // Their memory is new, too.
+            worked |= self.runs.take_in_rows();
             // Writers take extents as they fill them, and this thread wakes for each.
             self.pace_writers();
             self.log.give_back();

@@ -59,7 +59,9 @@ impl RunsPlace {
             RunsLook::Found(found) => Ok(found),
             RunsLook::Lacking => Err(not_at_hand()),
         });
-        looked.unwrap_or_else(|| self.runs.find(&self.key, self.upto))
+        let found = looked.unwrap_or_else(|| self.runs.find(&self.key, self.upto))?;
+        self.runs.was_found(&self.key, self.upto, &found);
+        Ok(found)
     }
 }
 
@@ -82,29 +84,29 @@ pub(crate) fn find_many_below(
         }
         if is_lacking { Err(not_at_hand()) } else { Ok(found) }
     });
-    looked.unwrap_or_else(|| Ok(runs.find_many(keys, upto)))
+    let found = looked.unwrap_or_else(|| Ok(runs.find_many(keys, upto)))?;
+    for (key, found) in keys.iter().zip(&found) {
+        if let Ok(found) = found {
+            runs.was_found(key, upto, found);
+        }
+    }
+    Ok(found)
 }
 
 impl LowerRecords {
     /// A look into `runs` of the store `store`, as of the sequence `upto`. `schema` was loaded after them.
     pub(crate) fn new(
         runs: Arc<OpenRuns>,
-        (table, key): (u32, &[u8]),
+        key: SstKey,
         (upto, store): (u64, u64),
         schema: Arc<TableSchema>,
     ) -> LowerRecords {
-        let place = RunsPlace { runs, key: SstKey::new(table, key), upto, store };
+        let place = RunsPlace { runs, key, upto, store };
         LowerRecords { look: LowerLook::InRuns(place), found: OnceCell::new(), schema }
     }
 
     /// What was seen before. `schema` was loaded after `runs`, which count now.
-    fn seen(
-        seen: &SeenBelow,
-        runs: &OpenRuns,
-        (table, key): (u32, &[u8]),
-        schema: Arc<TableSchema>,
-    ) -> LowerRecords {
-        let key = SstKey::new(table, key);
+    fn seen(seen: &SeenBelow, runs: &OpenRuns, key: SstKey, schema: Arc<TableSchema>) -> LowerRecords {
         let look = match seen.find(runs, &key) {
             Some(Ok(found)) => return LowerRecords::walked(found, schema),
             Some(Err(error)) => LowerLook::Failed(error),
@@ -183,9 +185,14 @@ pub(crate) struct LowerLooks {
     /// What all are answered by, where nobody may wait.
     seen: Option<Arc<SeenBelow>>,
     len: Cell<usize>,
-    /// Of 1, 2, 4 and so on.
-    chunks: [OnceCell<Box<[OnceCell<LowerRecords>]>>; 32],
+    /// Most hold one.
+    first: OnceCell<LowerRecords>,
+    /// The others.
+    more: OnceCell<Box<Chunks>>,
 }
+
+/// Of 1, 2, 4 and so on.
+type Chunks = [OnceCell<Box<[OnceCell<LowerRecords>]>>; 32];
 
 impl LowerLooks {
     /// With what was found for looks that will be held.
@@ -207,20 +214,21 @@ impl LowerLooks {
     pub(crate) fn look(
         &self,
         runs: Arc<OpenRuns>,
-        entry: (u32, &[u8]),
+        key: SstKey,
         (upto, store): (u64, u64),
         schema: Arc<TableSchema>,
     ) -> &LowerRecords {
         self.hold(match &self.seen {
-            None => LowerRecords::new(runs, entry, (upto, store), schema),
-            Some(seen) => LowerRecords::seen(seen, &runs, entry, schema),
+            None => LowerRecords::new(runs, key, (upto, store), schema),
+            Some(seen) => LowerRecords::seen(seen, &runs, key, schema),
         })
     }
 
     /// Keys of which was asked what there is, though nobody had looked it up.
     pub(crate) fn wanted(&self) -> impl Iterator<Item = &SstKey> {
-        let held = self.chunks.iter().filter_map(OnceCell::get).flatten().filter_map(OnceCell::get);
-        held.filter_map(|records| match &records.look {
+        let more = self.more.get().map_or(&[][..], |chunks| &chunks[..]);
+        let more = more.iter().filter_map(OnceCell::get).flatten().filter_map(OnceCell::get);
+        self.first.get().into_iter().chain(more).filter_map(|records| match &records.look {
             LowerLook::Unseen(key, is_wanted) if is_wanted.get() => Some(key),
             _ => None,
         })
@@ -233,11 +241,13 @@ impl LowerLooks {
         {
             let _ = look.found.set(found);
         }
-        let n = self.len.get() + 1;
-        self.len.set(n);
-        let chunk = n.ilog2() as usize;
-        let places =
-            self.chunks[chunk].get_or_init(|| (0..1usize << chunk).map(|_| OnceCell::new()).collect());
+        let n = self.len.get();
+        self.len.set(n + 1);
+        if n == 0 {
+            return self.first.get_or_init(|| look);
+        }
+        let (chunks, chunk) = (self.more.get_or_init(Box::default), n.ilog2() as usize);
+        let places = chunks[chunk].get_or_init(|| (0..1usize << chunk).map(|_| OnceCell::new()).collect());
         places[n - (1 << chunk)].get_or_init(|| look)
     }
 }

@@ -289,6 +289,10 @@ impl<'e> ReadView<'e> {
         let (table, key) = entry;
         let Some(content) = table.content() else { return Err(Moved(slot)) };
         let look = self.hold(entry, upto);
+        if slot.is_none() && upto == u64::MAX && table.content() == Some(content) {
+            // The index had nothing, so what was below then is what counted then: what is there now counted since.
+            return Ok(look);
+        }
         let now = table.levels.locate(key, &self.guard);
         let place = |slot: Slot| (slot.tag(), slot.in_log().map(LogSlot::offset));
         let is_same = now.map(place) == slot.map(place) && table.content() == Some(content);
@@ -316,8 +320,14 @@ impl<'e> ReadView<'e> {
             // Of a table that was dropped: it keeps its number.
             return looks.hold(LowerRecords::walked(FoundVersions::default(), table.schema.load_full()));
         }
+        let (key, store) = (SstKey::new(id, key), self.engine.disk_waits.store_id());
+        if upto == u64::MAX
+            && let Some(row) = self.engine.runs.row_in_memory(&key, &self.guard)
+        {
+            return looks.hold(LowerRecords::walked(row, table.schema.load_full()));
+        }
         let runs = Arc::clone(&self.engine.runs.current());
-        looks.look(runs, (id, key), (upto, self.engine.disk_waits.store_id()), table.schema.load_full())
+        looks.look(runs, key, (upto, store), table.schema.load_full())
     }
 
     /// Keys of which it had to be known what is below, and of which that was not [seen](Engine::read_view_of) before.
@@ -477,7 +487,9 @@ impl Engine {
             let id = table.id.load(Ordering::Acquire);
             let is_below = |slot: &Option<Slot>| slot.is_none_or(|slot| slot.tag() == Tag::Blind);
             let below = keys.iter().zip(&found).filter(|(_, slot)| is_below(slot));
-            wanted.extend(below.map(|(key, _)| SstKey::new(id, key)));
+            let below = below.map(|(key, _)| SstKey::new(id, key));
+            let records = self.runs.record_cache().filter(|_| before.is_none());
+            wanted.extend(below.filter(|key| !records.is_some_and(|records| records.has(key, &guard))));
         }
         // After the index was asked: a row that has left it since is in them.
         let runs = Arc::clone(&self.runs.current());

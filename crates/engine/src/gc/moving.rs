@@ -444,6 +444,7 @@ impl Engine {
                 self.log.prefetch_record(next.slot.offset(), KEY_IS_WITHIN);
             }
             for of_one in group.chunk_by(|one, next| one.table == next.table) {
+                self.runs.forget_rows_in_memory(of_one[0].table, of_one.iter().map(|movable| movable.key));
                 let table = self.catalog.by_id(of_one[0].table);
                 is_any_table_gone |= table.is_none();
                 let guard = self.log.pin();

@@ -14,11 +14,15 @@ use arc_swap::{ArcSwap, ArcSwapOption, Guard};
 use hedgerow_device::CapacityTier;
 
 use super::merges::{MergeNumbers, Merges};
-use super::{OpenRun, OpenRuns};
+use super::{FoundVersions, OpenRun, OpenRuns};
+use crate::epoch::Guard as EpochGuard;
 use crate::log::Log;
 use crate::manifest::edits::{SstManifest, pair_in, store_of_copy};
 use crate::manifest::version::{FileOrigin, FileRange, SstChange, SstVersion, TakenRecords, store_of_file};
-use crate::sst::{BlockCache, Sst, SstId, SstKey, SstOptions, SstWriter, is_foreign_header, store_in_header};
+use crate::options::CacheMode;
+use crate::sst::{
+    BlockCache, RecordCache, Sst, SstId, SstKey, SstOptions, SstWriter, is_foreign_header, store_in_header,
+};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 use crate::{Error, ErrorKind, Options, Result};
@@ -51,6 +55,10 @@ pub(crate) struct RunsSettings {
     pub(crate) block_cache_bytes: u64,
     /// For blocks of the index.
     pub(crate) index_cache_bytes: u64,
+    /// For single records.
+    pub(crate) record_cache_bytes: u64,
+    /// For single records besides, while nobody else takes these.
+    pub(crate) lent_bytes: u64,
 }
 
 impl RunsSettings {
@@ -60,10 +68,23 @@ impl RunsSettings {
         RunsSettings {
             bytes_max: options.capacity_bytes_max,
             sst: SstOptions { compression: options.compression, ..SstOptions::default() },
-            block_cache_bytes,
+            // Of what is asked for again and again, single records save more than their blocks do, and take less.
+            block_cache_bytes: block_cache_bytes / 2,
+            record_cache_bytes: block_cache_bytes / 2,
+            // Whoever wants no cache of rows, or always one, lends nothing.
+            lent_bytes: if options.cache_mode == CacheMode::Auto { options.cache_bytes } else { 0 },
             // Of these a file needs little, but a look that does not find them costs two reads of the disk.
             index_cache_bytes: block_cache_bytes,
         }
+    }
+
+    /// For readers of `log`; none of a store that is opened to be read only: it has no threads, and nobody would fill it.
+    fn record_cache(&self, log: &Log) -> Option<Arc<RecordCache>> {
+        if log.tier().is_read_only() {
+            return None;
+        }
+        let epoch = log.epoch().clone();
+        Some(Arc::new(RecordCache::new(epoch, self.record_cache_bytes, self.lent_bytes)))
     }
 }
 
@@ -150,6 +171,8 @@ pub(crate) struct Runs {
     bytes: AtomicU64,
     /// That of the files, once they are opened.
     cache: ArcSwapOption<BlockCache>,
+    /// None in a store that is only read, or too damaged to be.
+    records: Option<Arc<RecordCache>>,
     /// Bytes of files that were brought into memory because much of them was read.
     brought: AtomicU64,
     pub(super) merges: Merges,
@@ -186,15 +209,18 @@ impl Runs {
         };
         let Some(tier) = tier else {
             return match root.manifest {
-                0 => Ok(Runs { place, settings, ..Runs::default() }),
+                0 => Ok(Runs { place, settings, records: settings.record_cache(log), ..Runs::default() }),
                 _ => Err(not_given(&place)),
             };
         };
+        // Where no rows are kept by themselves, blocks have their share.
+        let rows_bytes = if is_read_only { settings.record_cache_bytes } else { 0 };
+        let block_cache_bytes = settings.block_cache_bytes + rows_bytes;
         let mut files = SstFiles {
             tier,
             store: root.store_id,
             origins: Arc::default(),
-            cache: BlockCache::with_index(settings.block_cache_bytes, settings.index_cache_bytes),
+            cache: BlockCache::with_index(block_cache_bytes, settings.index_cache_bytes),
         };
         let mut changing = Changing { next_pair: root.manifest + 1, ..Changing::default() };
         let mut version = SstVersion::default();
@@ -219,6 +245,8 @@ impl Runs {
         (changing.next_number, changing.numbers_end) = (version.next_number, version.next_number);
         let cache = ArcSwapOption::from_pointee(files.cache.clone());
         changing.files = Some(files);
+        let records = settings.record_cache(log);
+        let opened = OpenRuns { records: records.clone(), ..opened };
         Ok(Runs {
             brought: AtomicU64::new(0),
             merges: Merges::of_opened(&opened),
@@ -228,6 +256,7 @@ impl Runs {
             changing: Mutex::new(changing),
             bytes: AtomicU64::new(bytes?.iter().sum()),
             cache,
+            records,
         })
     }
 
@@ -289,6 +318,13 @@ impl Runs {
     /// Bytes of all files with a name, and how many they may have.
     pub(crate) fn bytes(&self) -> (u64, u64) {
         (self.bytes.load(Ordering::Relaxed), self.settings.bytes_max)
+    }
+
+    /// Single records may take so many bytes of memory besides what is theirs.
+    pub(crate) fn lend_memory(&self, bytes: u64) {
+        if let Some(records) = &self.records {
+            records.set_bytes_max(self.settings.record_cache_bytes.saturating_add(bytes));
+        }
     }
 
     /// The cache of blocks, if there are files. Waits for no edit.
@@ -354,6 +390,29 @@ impl Runs {
         self.current().may_hold(&SstKey::new(table, key))
     }
 
+    /// The row that counts of a key, if it is in memory by itself.
+    #[inline]
+    pub(crate) fn row_in_memory(&self, key: &SstKey, guard: &EpochGuard<'_>) -> Option<FoundVersions> {
+        self.records.as_ref()?.get(key, guard).map(FoundVersions::of_row)
+    }
+
+    /// The records that are in memory by themselves.
+    pub(crate) fn record_cache(&self) -> Option<&RecordCache> {
+        self.records.as_deref()
+    }
+
+    /// Takes into memory by themselves rows that were found and may be asked for again; whether there were any.
+    pub(crate) fn take_in_rows(&self) -> bool {
+        self.record_cache().is_some_and(|records| records.take_in() > 0)
+    }
+
+    /// These keys of a table moved, and the index is about to forget them.
+    pub(crate) fn forget_rows_in_memory<'k>(&self, table: u32, keys: impl Iterator<Item = &'k [u8]>) {
+        if let Some(records) = self.record_cache().filter(|records| records.is_in_use()) {
+            keys.for_each(|key| records.forget(&SstKey::new(table, key)));
+        }
+    }
+
     /// Brings a file into the page cache of which much is read, as long as `goes_on`, if there is one and if `is_room` for all files. Whether there was.
     ///
     /// A read of one block takes nearly as long as one of a hundred that lie together. So where all files fit in memory, reading each once as a whole is much
@@ -381,8 +440,12 @@ impl Runs {
         self.current.rcu(|before| {
             let of = next.as_ref().unwrap_or(before);
             let (runs, files) = (Arc::clone(&of.runs), Arc::clone(&of.files));
-            OpenRuns { generation: before.generation + u64::from(rises), runs, files }
+            let records = self.records.clone();
+            OpenRuns { generation: before.generation + u64::from(rises), runs, files, records }
         });
+        if let Some(records) = &self.records {
+            records.rise_to(self.generation());
+        }
     }
 }
 

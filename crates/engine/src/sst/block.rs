@@ -8,7 +8,7 @@ use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
 use std::ops::Range;
 use std::sync::Arc;
 
-use hedgerow_device::OwnedBytes;
+use hedgerow_device::{OwnedBytes, SharedBytes};
 use hedgerow_row::le_bytes::u32_at;
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{OptionsBuilder, Weighter};
@@ -121,16 +121,19 @@ impl Block {
         &self.bytes.as_slice()[self.range(n)]
     }
 
+    /// The bytes of the `n`-th entry of a data block.
+    pub(super) fn shared_entry(&self, n: usize) -> &SharedBytes {
+        self.bytes.shared().get(self.range(n)).expect("it was looked at when the block was read")
+    }
+
     /// The `n`-th entry of a data block.
     pub(super) fn record(&self, n: usize) -> Record<'_> {
         self.parsed(self.range(n)).expect("it was looked at when the block was read")
     }
 
-    /// The record that takes up `range`: it has no place in the log, and stands under the block's checksum.
+    /// The record that takes up `range`.
     fn parsed(&self, range: Range<usize>) -> Option<Record<'_>> {
-        let bytes = range.len();
-        let record = Record::parse(self.bytes.shared().get(range)?, 0, 0, false).ok()?;
-        (record.record_bytes() == bytes).then_some(record)
+        parsed(self.bytes.shared().get(range)?)
     }
 
     /// Of how many entries, from the first on, `is_before` holds, told their places; it holds of none after the first of which it does not.
@@ -149,6 +152,17 @@ impl Block {
     pub(super) fn memory_bytes(&self) -> usize {
         self.bytes.shared().len() + OVERHEAD_BYTES
     }
+}
+
+/// The record that takes up all of `bytes`: it has no place in the log, and stands under the checksum of the block that it is or was in.
+pub(super) fn parsed(bytes: &SharedBytes) -> Option<Record<'_>> {
+    let record = Record::parse(bytes, 0, 0, false).ok()?;
+    (record.record_bytes() == bytes.len()).then_some(record)
+}
+
+/// Whether it is the record of this key (composite).
+pub(super) fn is_of_key(record: &Record<'_>, key: &[u8]) -> bool {
+    record.table().to_be_bytes() == key[..4] && *record.key() == key[4..]
 }
 
 impl fmt::Debug for Block {
@@ -259,7 +273,7 @@ pub struct BlockCache {
 
 /// Into how many parts, each with a lock, a cache of so many bytes is divided: as many as threads are kept apart by, but none so small that it would refuse a block of
 /// several records, which is at most a MiB. A record that is larger than a part is not kept.
-fn shards(bytes: u64) -> usize {
+pub(super) fn shards(bytes: u64) -> usize {
     1 << (bytes / SHARD_BYTES_MIN).clamp(1, SHARDS_MAX).ilog2()
 }
 

@@ -18,22 +18,30 @@ use crate::sync::atomic::{AtomicU8, Ordering};
 /// A byte is kept for so many of memory: about as many bytes as a block has.
 const MEMORY_A_PLACE: u64 = 8192;
 /// Where nothing says how much memory there is. Schedules are explored with few: each place is an object there.
-const PLACES: usize = if cfg!(shuttle) { 16 } else { 1 << 16 };
+const PLACES: usize = if cfg!(any(shuttle, miri)) { 16 } else { 1 << 16 };
 
 /// A part of the hash of the block that was read last, of those that share a place.
 #[derive(Debug, Default)]
 pub(super) struct FirstReads {
+    /// So many of them; where none are said, as memory has room for blocks.
+    wanted: Option<usize>,
     /// A power of two of them, made when the first is asked for.
     places: OnceLock<Box<[AtomicU8]>>,
 }
 
 impl FirstReads {
+    /// Of about as many as the last `reads`.
+    pub(super) fn of_last(reads: usize) -> FirstReads {
+        FirstReads { wanted: Some(reads), ..FirstReads::default() }
+    }
+
     /// Whether the block with this hash, which is read now, was not read lately.
     pub(super) fn is_first(&self, hash: u64) -> bool {
         let places = self.places.get_or_init(|| {
-            let of_memory = memory_bytes().filter(|_| !cfg!(shuttle)).unwrap_or(0) / MEMORY_A_PLACE;
-            let places = (of_memory as usize).max(PLACES).next_power_of_two() / 2;
-            (0..places).map(|_| AtomicU8::new(0)).collect()
+            let of_memory = || (memory_bytes().unwrap_or(0) / MEMORY_A_PLACE) as usize;
+            let wanted =
+                if cfg!(shuttle) { PLACES } else { self.wanted.unwrap_or_else(of_memory).max(PLACES) };
+            (0..wanted.next_power_of_two() / 2).map(|_| AtomicU8::new(0)).collect()
         });
         let (place, part) = (&places[hash as usize & (places.len() - 1)], (hash >> 56) as u8);
         let is_first = place.load(Ordering::Relaxed) != part;

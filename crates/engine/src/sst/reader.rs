@@ -8,10 +8,10 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use hedgerow_device::{CapacityFile, CapacityTier, OwnedBytes, Random};
+use hedgerow_device::{CapacityFile, CapacityTier, OwnedBytes, Random, SharedCopy};
 use smallvec::SmallVec;
 
-use super::block::{Block, BlockAddress, BlockCache};
+use super::block::{Block, BlockAddress, BlockCache, is_of_key, parsed};
 use super::device_reads::DeviceReads;
 use super::filter::{Filter, hash_of};
 use super::format::{
@@ -48,6 +48,12 @@ impl SstKey {
 
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.composite
+    }
+
+    /// With a hash that it has not.
+    #[cfg(test)]
+    pub(super) fn hashed_to(self, hash: u64) -> SstKey {
+        SstKey { hash, ..self }
     }
 }
 
@@ -119,27 +125,58 @@ impl fmt::Debug for Sst {
 /// A record, held in memory for as long as this is.
 #[derive(Debug, Clone)]
 pub struct FoundRecord {
-    block: Arc<Block>,
-    n: usize,
+    held: HeldRecord,
+}
+
+#[derive(Debug, Clone)]
+enum HeldRecord {
+    /// With its block.
+    InBlock(Arc<Block>, usize),
+    /// By itself.
+    Alone(SharedCopy),
 }
 
 impl FoundRecord {
     pub(super) fn new(block: &Arc<Block>, n: usize) -> FoundRecord {
-        FoundRecord { block: Arc::clone(block), n }
+        FoundRecord { held: HeldRecord::InBlock(Arc::clone(block), n) }
+    }
+
+    /// One that is in memory without its block.
+    pub(super) fn alone(copy: SharedCopy) -> FoundRecord {
+        FoundRecord { held: HeldRecord::Alone(copy) }
+    }
+
+    /// Appends its bytes, as they are in memory.
+    pub(super) fn copy_to(&self, words: &mut Vec<u64>) {
+        match &self.held {
+            HeldRecord::InBlock(block, n) => block.shared_entry(*n).append_to(words),
+            HeldRecord::Alone(copy) => copy.shared().append_to(words),
+        }
     }
 
     /// Bytes of memory that are held with it: others of one [block](FoundRecord::block_address) hold the same.
     pub(crate) fn block_bytes(&self) -> usize {
-        self.block.memory_bytes()
+        match &self.held {
+            HeldRecord::InBlock(block, _) => block.memory_bytes(),
+            HeldRecord::Alone(copy) => copy.shared().len(),
+        }
     }
 
     /// Tells its block from others that are held.
     pub(crate) fn block_address(&self) -> usize {
-        Arc::as_ptr(&self.block).addr()
+        match &self.held {
+            HeldRecord::InBlock(block, _) => Arc::as_ptr(block).addr(),
+            HeldRecord::Alone(copy) => std::ptr::from_ref(copy.shared()).addr(),
+        }
     }
 
     pub(crate) fn record(&self) -> Record<'_> {
-        self.block.record(self.n)
+        match &self.held {
+            HeldRecord::InBlock(block, n) => block.record(*n),
+            HeldRecord::Alone(copy) => {
+                parsed(copy.shared()).expect("it was looked at when its block was read")
+            }
+        }
     }
 
     /// The row's key.
@@ -294,10 +331,7 @@ impl Sst {
     /// The record of a composite key, of the data block that has it if any has.
     pub(super) fn find_in(&self, block: &Arc<Block>, key: &[u8]) -> Option<FoundRecord> {
         let n = records_below(block, key);
-        let is_it = n < block.len() && {
-            let record = block.record(n);
-            record.table().to_be_bytes() == key[..4] && *record.key() == key[4..]
-        };
+        let is_it = n < block.len() && is_of_key(&block.record(n), key);
         self.inner.cache.counts().add(LookCount::Look);
         if !is_it {
             self.inner.cache.counts().add(LookCount::FalsePositive);

@@ -20,7 +20,9 @@ fn looks_stay_where_they_are() {
     let schema = Arc::new(TableSchema::create(&Schema::flat()).unwrap());
     let looks = LowerLooks::default();
     let held: Vec<&LowerRecords> = (0..100u64)
-        .map(|n| looks.hold(LowerRecords::new(Arc::default(), (1, b"k"), (n, 0), Arc::clone(&schema))))
+        .map(|n| {
+            looks.hold(LowerRecords::new(Arc::default(), SstKey::new(1, b"k"), (n, 0), Arc::clone(&schema)))
+        })
         .collect();
     let upto = |held: &&LowerRecords| match &held.look {
         LowerLook::InRuns(place) => place.upto,

@@ -4,7 +4,7 @@
 
 use crate::runs::Runs;
 use crate::scheduler::gc_state::GcState;
-use crate::sst::{BlockCache, LookCounts};
+use crate::sst::{BlockCache, LookCounts, RecordCache};
 use crate::{Error, ErrorKind};
 
 /// Counters and gauges of the sorted tables of a store at one moment; all zero where there are none, but for what they may take. Counters start at zero when the store is opened.
@@ -40,6 +40,12 @@ pub struct SortedTablesMetrics {
     pub block_cache_hits: u64,
     /// Blocks that were not, and were read.
     pub block_cache_misses: u64,
+    /// Bytes of DRAM that rows take which are kept by themselves, found by their keys.
+    pub record_cache_bytes: u64,
+    /// Bytes they may take now.
+    pub record_cache_bytes_max: u64,
+    /// Looks for a key that were answered by them, without a look into files.
+    pub record_cache_hits: u64,
     /// Bytes of files that were read into the page cache as a whole, because much of them was asked for and memory has room for all.
     pub bytes_brought: u64,
     /// Moves of rows from the log.
@@ -83,6 +89,7 @@ impl SortedTablesMetrics {
         let (cache, merged) = (runs.block_cache(), runs.merged());
         let looks = cache.as_ref().map(|cache| cache.counts());
         let of_cache = |part: fn(&BlockCache) -> u64| cache.as_deref().map_or(0, part);
+        let of_records = |part: fn(&RecordCache) -> u64| runs.record_cache().map_or(0, part);
         let of_looks = |part: fn(&LookCounts) -> u64| looks.map_or(0, part);
         SortedTablesMetrics {
             runs: current.runs().len() as u64,
@@ -100,6 +107,9 @@ impl SortedTablesMetrics {
             block_cache_bytes_max: of_cache(BlockCache::bytes_max),
             block_cache_hits: of_looks(LookCounts::cache_hits),
             block_cache_misses: of_looks(LookCounts::cache_misses),
+            record_cache_bytes: of_records(RecordCache::bytes),
+            record_cache_bytes_max: of_records(RecordCache::bytes_max),
+            record_cache_hits: of_records(RecordCache::hits),
             bytes_brought: runs.bytes_brought(),
             moves: gc.moves(),
             merges: merged.slices,

@@ -53,6 +53,32 @@ fn nobody_misses_a_row_that_moves_nor_sees_it_grow_old() {
     });
 }
 
+/// Rows that were below are in memory as well: who reads them is told nothing older than what he was told before.
+#[test]
+fn nobody_is_told_of_an_older_row_that_is_still_in_memory() {
+    explore_store(ROUNDS, || {
+        let store = store_of_two();
+        move_rows(&store);
+        let write_and_move = |store: &Store| {
+            for n in 2..=3 {
+                put(&store.table, b"a", n).expect("room");
+                move_rows(store);
+            }
+        };
+        let read = |store: &Store| {
+            let mut last = 0;
+            for _ in 0..5 {
+                let now = number(&store.table, b"a").expect("it is there at all times");
+                assert!(now >= last, "{now} after {last}");
+                last = now;
+            }
+        };
+        let tend = |store: &Store| (0..3).for_each(|_| drop(store.table.engine().tend_cache()));
+        together(&store, &[write_and_move, read, read, tend]);
+        check(&store, |table| assert_eq!(number(table, b"a"), Some(3)));
+    });
+}
+
 #[test]
 fn no_change_to_a_row_that_moves_is_lost() {
     explore_store(ROUNDS, || {

@@ -1,5 +1,6 @@
 //! Rows that move to sorted tables while others read and write them.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use hedgerow_device::{CapacityTier, Clock, CrashModel, CrashSim, FastTier, Random, Survivors};
@@ -30,6 +31,66 @@ fn so_it_does_when_it_is_opened_again_after_a_move() {
             }
         });
     }
+}
+
+/// Rows that were found below stay in memory, and are not taken for what came of them since.
+#[test]
+fn so_it_does_with_rows_in_memory_that_were_below() {
+    let hits = Cell::new(0);
+    let take_in_and_move = |twins: &mut Twins, step: u64| {
+        let engine = twins.tables[0].engine();
+        engine.tend_cache();
+        if step.is_multiple_of(4) {
+            engine.move_now();
+        }
+        hits.set(hits.get() + engine.runs.record_cache().map_or(0, |records| records.hits()));
+    };
+    alike(150..162, false, take_in_and_move);
+    alike(162..174, true, take_in_and_move);
+    assert!(hits.get() > 1_000, "{} looks were answered by them", hits.get());
+}
+
+/// Who asks for a row again and again is answered without a look into files, whatever becomes of it.
+#[test]
+fn a_row_that_is_asked_for_again_is_in_memory_until_it_changes_and_moves() {
+    let mut tight = Tight::new();
+    let table = tight.table.take().unwrap();
+    let engine = table.engine();
+    let lower = || engine.metrics().sorted_tables;
+    let get = |n: u64| table.get_field(&n, "n").unwrap().map(|n| n.borrow().as_i64().unwrap());
+    (0..100u64).for_each(|n| table.put(&n, &row! { n: n as i64, text: "abc" }).unwrap());
+    engine.move_now();
+    for _ in 0..2 {
+        assert!((0..100).all(|n| get(n) == Some(n as i64)));
+        engine.tend_cache();
+    }
+    let before = lower();
+    assert_eq!((before.record_cache_hits, before.looks), (0, 200));
+    assert!(
+        before.record_cache_bytes > 100 * 64 && before.record_cache_bytes <= before.record_cache_bytes_max
+    );
+    assert!((0..100).all(|n| get(n) == Some(n as i64)));
+    let keys: Vec<u64> = (0..100).collect();
+    let rows = table.multi_get(&keys).unwrap();
+    assert!(rows.iter().zip(0..).all(|(row, n)| row.as_ref().unwrap().get_as::<i64>("n").unwrap() == n));
+    assert_eq!((lower().record_cache_hits, lower().looks), (200, 200), "no file was looked into");
+    // What is over it in the log counts, and then what came of both.
+    table.update(&1, &row! { n: 11 }).unwrap();
+    table.put(&2, &row! { n: 22 }).unwrap();
+    table.delete(&3).unwrap();
+    let changed = || [1, 2, 3, 4].map(get) == [Some(11), Some(22), None, Some(4)];
+    assert!(changed());
+    engine.move_now();
+    assert!(changed() && changed());
+    engine.tend_cache();
+    assert!(changed());
+    let snapshot = engine.snapshots.hold_oldest();
+    table.put(&1, &row! { n: 12 }).unwrap();
+    engine.move_now();
+    assert_eq!(get(1), Some(12));
+    drop(snapshot);
+    table.clear().unwrap();
+    assert!((0..100).all(|n| get(n).is_none()));
 }
 
 /// What the rows of a store should be.
