@@ -6,7 +6,7 @@
 //!    on down `previous` to the first version that is not younger than it.
 //!    What lies below the newest record is only touched once it is asked for.
 //!    Of a key that the index does not have, and under deltas whose row nobody looked at, the records of **sorted tables** count, where the table has
-//!    any (`lower.rs`): the index is asked first, then what counts below, then the index again, in case that the key has moved in between.
+//!    any (`lower.rs`): the index is asked first, then what counts below (a row of it that is in memory by itself, else the runs), and of a key with deltas then the index again, in case that it has moved in between.
 //! 4. **Answer** fields from the newest delta that names them, else from the base row, else from the schema's default. Only the
 //!    blocks that hold the fields asked for are touched and verified (`log/format.rs`).
 //!
@@ -279,7 +279,7 @@ impl<'e> ReadView<'e> {
 
     /// A look into what counts below now, of a key whose slot is still `slot` after that was chosen. If it is another by now, the look would be at
     /// what came of the key while it moved: the other one is returned. While a table is cleared or loaded its number is another before its index is empty: the look is none
-    /// either until both are of one content.
+    /// either until both are of one content. Of a key that had no slot the index is not asked again, but for a snapshot.
     fn look_below(
         &self,
         entry: (&TableShared, &[u8]),

@@ -14,7 +14,7 @@ use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Arc, Mutex, zeroed_words};
 
 /// Copies that share a set.
-pub(crate) const WAYS: usize = 8;
+const WAYS: usize = 8;
 /// A fraction of 32 bits picks a set.
 const SETS_MAX: usize = 1 << 31;
 /// Locks of those who change sets.

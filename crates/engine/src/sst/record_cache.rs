@@ -28,7 +28,7 @@
 //!
 //! Copies in sets ([`CopySets`]), a hand that goes round them where there is no room, and lets go of what was not asked for since it came by last. What comes in is a row that is looked up for the second time within
 //! about as many looks as the cache has room for records. A
-//! reader leaves no more than a copy of it: memory is got and let go of by the thread that tends the cache. What is let go of is freed when no reader is left who may be at it.
+//! reader leaves no more than a copy of it: memory is got by a background thread, the one that makes memory ready for writers. What is let go of is freed when no reader is left who may be at it.
 
 use std::fmt;
 use std::sync::OnceLock;

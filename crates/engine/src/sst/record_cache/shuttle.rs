@@ -73,7 +73,11 @@ fn a_key_that_left_the_index_is_answered_by_nothing_older() {
                 let (below, epoch) = (Arc::clone(&below), Arc::clone(&epoch));
                 thread::spawn(move || match who {
                     0 => (0..2).for_each(|_| below.move_newer()),
-                    1 => (0..3).for_each(|_| drop(below.records.take_in())),
+                    1 => {
+                        for _ in 0..3 {
+                            below.records.take_in();
+                        }
+                    }
                     _ => (0..4).for_each(|_| below.look(&epoch)),
                 })
             })
