@@ -419,6 +419,8 @@ struct MergeOutput<'r, S> {
     now_ms: u64,
     /// The table of the last key, and its schema; none if it is gone.
     table: Option<(u32, Option<Arc<TableSchema>>)>,
+    /// Whether a row was left out because it has expired.
+    has_dropped_expired: bool,
 }
 
 impl<S: MergeStore> MergeOutput<'_, S> {
@@ -432,19 +434,28 @@ impl<S: MergeStore> MergeOutput<'_, S> {
         match newest.kind() {
             RecordKind::Delta => self.push_deltas(&schema, versions),
             RecordKind::Row if !is_past(newest.expires_at_ms(), self.now_ms) => self.copy(&newest),
-            _ if !self.may_hide(&newest) => Ok(()),
-            RecordKind::Tombstone => self.copy(&newest),
+            RecordKind::Tombstone if self.may_hide(&newest) => self.copy(&newest),
+            RecordKind::Tombstone => Ok(()),
             RecordKind::Row | RecordKind::Batch => {
-                let tombstone = SstRecord {
-                    kind: SstRecordKind::Tombstone,
-                    expires_at_ms: None,
-                    has_field_expiries: false,
-                    body_bytes: 0,
-                    ..SstRecord::of(&newest)
-                };
-                self.run.push(&tombstone, |_| ())
+                self.has_dropped_expired = true;
+                self.push_tombstone_of(&newest)
             }
         }
+    }
+
+    /// Writes a tombstone in the place of a row that has expired, if it hides something.
+    fn push_tombstone_of(&mut self, expired: &Record<'_>) -> Result<()> {
+        if !self.may_hide(expired) {
+            return Ok(());
+        }
+        let tombstone = SstRecord {
+            kind: SstRecordKind::Tombstone,
+            expires_at_ms: None,
+            has_field_expiries: false,
+            body_bytes: 0,
+            ..SstRecord::of(expired)
+        };
+        self.run.push(&tombstone, |_| ())
     }
 
     fn copy(&mut self, record: &Record<'_>) -> Result<()> {
@@ -550,6 +561,8 @@ struct WrittenSlice {
     taken: Vec<TakenRecords>,
     /// Bytes of the records that were read.
     read_bytes: u64,
+    /// Whether a row was left out because it has expired.
+    has_dropped_expired: bool,
 }
 
 impl Runs {
@@ -693,7 +706,14 @@ impl Runs {
     ) -> Result<Option<WrittenSlice>, SliceFailure> {
         let mut walk = MergeWalk::begin(slice)?;
         let (run, older) = (RunWriter::new(self, log), slice.older());
-        let mut out = MergeOutput { run, older, store, now_ms: store.now_ms(), table: None };
+        let mut out = MergeOutput {
+            run,
+            older,
+            store,
+            now_ms: store.now_ms(),
+            table: None,
+            has_dropped_expired: false,
+        };
         for n in 1u32.. {
             let versions = walk.next_key()?;
             let Some(newest) = versions.first() else { break };
@@ -723,7 +743,8 @@ impl Runs {
             !trimmed.iter().any(is_whole) || slice.runs.runs.iter().filter(|run| counts_in(run)).count() > 1
         };
         let taken = read.into_iter().map(taken).filter(is_left).collect();
-        Ok(Some(WrittenSlice { files: out.run.finish()?, trimmed, taken, read_bytes }))
+        let has_dropped_expired = out.has_dropped_expired;
+        Ok(Some(WrittenSlice { files: out.run.finish()?, trimmed, taken, read_bytes, has_dropped_expired }))
     }
 
     fn put_in_place<S: MergeStore>(
@@ -736,7 +757,8 @@ impl Runs {
         // PERSIST: no row's schema is younger than the log, and a table that a power cut brings back has all its rows still.
         store.persist_tables()?;
         let Some(into) = slice.output_run() else { return Ok(()) };
-        self.replace_merged(log, into, &written.files, (&written.trimmed, &written.taken))?;
+        let rises = written.has_dropped_expired;
+        self.replace_merged(log, into, (&written.files, rises), (&written.trimmed, &written.taken))?;
         let bytes: u64 = written.files.iter().map(|sst| sst.file_bytes().unwrap_or(0)).sum();
         self.merges.count(bytes);
         Ok(())
@@ -745,7 +767,7 @@ impl Runs {
     /// Has files change their run as they are. No record is written or left out, so this rests on nothing that must be durable before.
     fn hand_down(&self, log: &Log, slice: &Slice<'_>) -> Result<()> {
         let Some(into) = slice.output_run() else { return Ok(()) };
-        self.replace_merged(log, into, &[], (&slice.without_handed_down(), &[]))?;
+        self.replace_merged(log, into, (&[], false), (&slice.without_handed_down(), &[]))?;
         self.merges.count(0);
         Ok(())
     }

@@ -680,7 +680,8 @@ impl Runs {
     }
 
     /// Puts merged files into a run, which is visible from a sequence on, and takes from it and from newer ones what they were merged of, by one edit; with them, or instead of them, what newer ones
-    /// have that changes its run. Of files of which something is left `taken` says what went. Answers stay as they are.
+    /// have that changes its run. Of files of which something is left `taken` says what went. Answers stay as they are; but what was found counts no more if a row that has expired
+    /// is not among the files, so that the generation rises: deltas are written without a look then, and would go with the row for who folds them over it.
     ///
     /// # Errors
     /// As [`Runs::add_run`].
@@ -688,7 +689,7 @@ impl Runs {
         &self,
         log: &Log,
         (run, visible_from): (u64, u64),
-        files: &[Sst],
+        (files, rises): (&[Sst], bool),
         (trimmed, taken): (&[Trimmed], &[TakenRecords]),
     ) -> Result<()> {
         let mut changing = self.changing.lock();
@@ -711,7 +712,7 @@ impl Runs {
             range: FileRange { number: sst.id().number, keys: sst.keys().clone() },
         }));
         changes.extend(taken.iter().copied().map(SstChange::Taken));
-        self.edit_locked(&mut changing, log, &changes, (files, false))?;
+        self.edit_locked(&mut changing, log, &changes, (files, rises))?;
         if let Some(merged) = self.current().runs.iter().find(|known| known.number == run) {
             merged.visible_from.fetch_max(visible_from, Ordering::Release);
         }

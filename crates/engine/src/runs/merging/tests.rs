@@ -622,7 +622,7 @@ fn a_row_that_has_expired_hides_older_ones() {
     assert_eq!((runs_of(db.engine()), found(), table.len()), (1, [None, Some(3)], 3));
 }
 
-/// An answer that was had before a merge holds after it; whoever walks begins anew.
+/// An answer that was had before a merge holds after it, if no row expired; whoever walks begins anew.
 #[test]
 fn a_merge_raises_no_generation() {
     let sim = CrashSim::new(CrashModel::Pages, 32 << 20);

@@ -7,6 +7,7 @@ use hedgerow_device::{CapacityTier, Clock, CrashModel, CrashSim, FastTier, Fault
 use crate::db::batch::{Attempt, Batch};
 use crate::db::fixture::options;
 use crate::db::lower::SeenBelow;
+use crate::runs::merging::MergeJob;
 use crate::sst::{Compression, SstKey};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::{
@@ -126,6 +127,37 @@ fn an_attempt_that_lacks_something_writes_nothing() {
     let written = engine.try_batch(&batch, None, Some(seen(&[key]))).unwrap();
     assert!(matches!(written, Attempt::Done(..)));
     assert_eq!((field(&table, 0, "n"), field(&table, 1, "n")), (Some(77), Some(101)));
+}
+
+/// A merge drops a row that has expired, and others write deltas over its key without a look then: what was seen of it before would take them away.
+#[test]
+fn a_row_that_was_seen_and_has_expired_takes_away_no_delta() {
+    let (sim, clock) = (CrashSim::new(CrashModel::Pages, 64 << 20), Clock::manual(1_000));
+    let tiers = (FastTier::simulated(&sim), CapacityTier::simulated(&sim));
+    let options = Options { fast_tier_bytes_max: 32 << 20, ..options() };
+    let db = Db::open_at(tiers, options, clock.clone()).unwrap();
+    let (table, engine) = (db.create_table("t", schema()).unwrap(), &db.engine);
+    // The filters go on saying that there may be something of the key.
+    table.put(&1u64, &row! { n: 1 }).unwrap();
+    engine.move_now();
+    table.put_expiring(&1u64, &row! { n: 2 }, Expiry::at_unix_ms(1_500)).unwrap();
+    engine.move_now();
+    clock.advance_ms(1_000);
+    let key = SstKey::new(table.shared().id.load(Ordering::Relaxed), 1u64.key_bytes().as_ref());
+    let runs = Arc::clone(&engine.runs.current());
+    let seen = Arc::new(SeenBelow::read((0, &runs), vec![key], 1 << 20).unwrap());
+    let mut merge =
+        MergeJob { runs: vec![runs.runs()[0].number], from: Vec::new(), upto: Some(vec![0xff; 16]) };
+    engine.runs.merge_slice(&engine.log, &mut merge, &engine.tables_for_merge()).unwrap();
+    assert_eq!(engine.runs.current().files()[1].counts().tombstones, 1, "in the place of the row");
+    table.update(&1u64, &row! { pad: b"new" }).unwrap();
+    assert!(table.get(&1u64).unwrap().is_some());
+    let mut batch = Batch::new();
+    batch.increment(&table, &1u64, "m", 7).unwrap();
+    assert!(matches!(engine.try_batch(&batch, None, Some(seen)).unwrap(), Attempt::Unseen(_)));
+    db.write(batch).unwrap();
+    let row = table.get(&1u64).unwrap().unwrap();
+    assert_eq!((row.get_as::<i64>("m").unwrap(), row.get_as::<&[u8]>("pad").unwrap()), (7, &b"new"[..]));
 }
 
 /// Rows that nobody could tell would have to be seen: too many bytes of blind deltas over one to fold them.
