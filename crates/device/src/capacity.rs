@@ -41,6 +41,16 @@ pub struct CapacityTier {
     place: Place,
 }
 
+/// Which way the bytes of a new file take to the device.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum WritePath {
+    /// Past the page cache, where the file system can do that. None of them stays in it.
+    #[default]
+    PastPageCache,
+    /// Through the page cache, where they stay: whoever reads them next waits for no device. It costs one more copy of them.
+    ThroughPageCache,
+}
+
 #[derive(Debug, Clone)]
 enum Place {
     Directory(Arc<Directory>),
@@ -85,18 +95,18 @@ impl CapacityTier {
         }
     }
 
-    /// Makes a file, to be written.
+    /// Makes a file, to be written on this path.
     ///
     /// # Errors
     /// [`DeviceError::Io`], also if there is one of that name; [`DeviceError::TargetFull`]; [`DeviceError::ReadOnly`].
     ///
     /// # Panics
     /// The name is one of a file in this directory.
-    pub fn create(&self, name: &str) -> Result<NewFile> {
+    pub fn create(&self, name: &str, on: WritePath) -> Result<NewFile> {
         check_name(name);
         let target = match &self.place {
             Place::Directory(directory) => {
-                let writer = directory.create(name)?;
+                let writer = directory.create(name, on)?;
                 let path = writer.path().to_path_buf();
                 Target::Directory(WriteBehind::new(writer, path))
             }
@@ -115,7 +125,9 @@ impl CapacityTier {
     pub fn create_allocated(&self, name: &str, bytes: u64) -> Result<AllocatedFile> {
         check_name(name);
         let made = match &self.place {
-            Place::Directory(directory) => directory.create(name)?.into_allocated().map(Rewritten::Directory),
+            Place::Directory(directory) => {
+                directory.create(name, WritePath::PastPageCache)?.into_allocated().map(Rewritten::Directory)
+            }
             Place::Simulated(sim) => Ok(Rewritten::Simulated(sim.clone(), sim.create_file(name)?)),
         };
         let allocated = made.and_then(|file| {

@@ -94,7 +94,7 @@ mod zeroed;
 pub use allocations::{CountingAllocator, allocations};
 pub use arena::Arena;
 pub use capacity::{
-    AllocatedFile, CAPACITY_PAGE_BYTES, CapacityFile, CapacityTier, FileRead, NewFile, ReadsInTurn,
+    AllocatedFile, CAPACITY_PAGE_BYTES, CapacityFile, CapacityTier, FileRead, NewFile, ReadsInTurn, WritePath,
 };
 pub use checksum::{crc32c, crc32c_blocks};
 pub use clock::Clock;

@@ -7,7 +7,7 @@
 //! * `sst/filter.rs`: the split-block Bloom filter.
 //! * `sst/writer.rs`: a file from records in key order.
 //! * `sst/block.rs`: blocks in memory, and the cache of those that were verified.
-//! * `sst/reader.rs`: a file that is looked into. `sst/block_reads.rs`: without waiting, or many at a time. `sst/cursor.rs`: one that is walked. `sst/salvage.rs`: one that is damaged. `sst/look_counts.rs`: what looks cost. `sst/first_reads.rs`: which blocks are read for the first time. `sst/device_reads.rs`: which files memory is to have all of. `sst/record_cache.rs`: records that are found by their key, without a look into files.
+//! * `sst/reader.rs`: a file that is looked into. `sst/block_reads.rs`: without waiting, or many at a time. `sst/cursor.rs`: one that is walked. `sst/salvage.rs`: one that is damaged. `sst/look_counts.rs`: what looks cost. `sst/first_reads.rs`: which blocks are read for the first time. `sst/file_reads.rs`: which files memory is to have all of. `sst/record_cache.rs`: records that are found by their key, without a look into files.
 
 pub use crate::options::Compression;
 pub use block::BlockCache;
@@ -25,7 +25,7 @@ pub use writer::{SstOptions, SstRecord, SstRecordKind, SstWriter};
 mod block;
 mod block_reads;
 mod cursor;
-mod device_reads;
+mod file_reads;
 mod filter;
 mod first_reads;
 mod format;

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use super::WritePath;
 use crate::copy::DirectoryLock;
 use crate::error::{DeviceError, Result};
 use crate::file::{
@@ -82,12 +83,16 @@ impl Directory {
         Ok(names)
     }
 
-    pub(super) fn create(self: &Arc<Self>, name: &str) -> Result<FileWriter> {
+    pub(super) fn create(self: &Arc<Self>, name: &str, on: WritePath) -> Result<FileWriter> {
         self.check_writable()?;
         let path = self.path.join(name);
         let mut options = OpenOptions::new();
         options.write(true).create_new(true).mode(FILE_MODE);
-        let opened = match options.clone().custom_flags(libc::O_DIRECT).open(&path) {
+        let direct = match on {
+            WritePath::PastPageCache => libc::O_DIRECT,
+            WritePath::ThroughPageCache => 0,
+        };
+        let opened = match options.clone().custom_flags(direct).open(&path) {
             // The file system knows no direct writes; some make the file before they say so.
             Err(refused) if refused.raw_os_error() == Some(libc::EINVAL) => {
                 if fs::metadata(&path).is_ok_and(|file| file.len() == 0) {
@@ -95,10 +100,10 @@ impl Directory {
                 }
                 options.open(&path).map(|file| (file, false))
             }
-            opened => opened.map(|file| (file, true)),
+            opened => opened.map(|file| (file, direct != 0)),
         };
         let (file, is_direct) = opened.map_err(|source| refused("create", &path, 0, source))?;
-        Ok(FileWriter { file, path, is_direct, directory: Arc::clone(self) })
+        Ok(FileWriter { file, path, is_direct, on, directory: Arc::clone(self) })
     }
 
     /// The file, and its bytes.
@@ -165,6 +170,7 @@ pub(super) struct FileWriter {
     file: File,
     path: PathBuf,
     is_direct: bool,
+    on: WritePath,
     directory: Arc<Directory>,
 }
 
@@ -222,8 +228,10 @@ impl FileWriter {
     /// The bytes and the length are on the device on return.
     pub(super) fn finish(self) -> Result<Arc<OpenedFile>> {
         self.file.sync_data().map_err(|source| refused("sync", &self.path, 0, source))?;
-        // Direct or not: some file systems take the flag, and go through the cache all the same.
-        advise(&self.file, 0, 0, libc::POSIX_FADV_DONTNEED);
+        if self.on == WritePath::PastPageCache {
+            // Direct or not: some file systems take the flag, and go through the cache all the same.
+            advise(&self.file, 0, 0, libc::POSIX_FADV_DONTNEED);
+        }
         OpenedFile::open(&self.directory, self.path)
     }
 }

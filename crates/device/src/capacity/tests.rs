@@ -44,7 +44,7 @@ fn random_bytes(seed: u64, len: usize) -> Vec<u8> {
 }
 
 fn write(tier: &CapacityTier, name: &str, bytes: &[u8]) -> Result<CapacityFile> {
-    let mut file = tier.create(name)?;
+    let mut file = tier.create(name, WritePath::PastPageCache)?;
     file.append(bytes)?;
     file.finish()
 }
@@ -53,7 +53,7 @@ fn write(tier: &CapacityTier, name: &str, bytes: &[u8]) -> Result<CapacityFile> 
 fn what_was_appended_is_read_again() {
     on_each_medium(|tier| {
         let bytes = random_bytes(1, 3 * STEP_BYTES + 4321);
-        let mut file = tier.create("one").unwrap();
+        let mut file = tier.create("one", WritePath::PastPageCache).unwrap();
         let (mut rest, mut random) = (&bytes[..], Random::from_seed(2));
         while !rest.is_empty() {
             let (now, later) = rest.split_at((random.below(200_000) as usize).min(rest.len()));
@@ -170,7 +170,7 @@ fn a_read_at_hand_is_whole_or_none() {
 #[test]
 fn pages_are_filled_and_nothing_makes_an_empty_file() {
     on_each_medium(|tier| {
-        let mut file = tier.create("pages").unwrap();
+        let mut file = tier.create("pages", WritePath::PastPageCache).unwrap();
         file.append(b"first").unwrap();
         file.fill_page().unwrap();
         file.fill_page().unwrap();
@@ -179,7 +179,10 @@ fn pages_are_filled_and_nothing_makes_an_empty_file() {
         file.fill_page().unwrap();
         assert_eq!(file.bytes() as usize, STEP_BYTES);
         assert_eq!(file.finish().unwrap().bytes().unwrap() as usize, STEP_BYTES);
-        assert_eq!(tier.create("empty").unwrap().finish().unwrap().bytes().unwrap(), 0);
+        assert_eq!(
+            tier.create("empty", WritePath::PastPageCache).unwrap().finish().unwrap().bytes().unwrap(),
+            0
+        );
     });
 }
 
@@ -192,7 +195,10 @@ fn names_lead_to_files_until_they_are_removed() {
         let mut names = tier.names().unwrap();
         names.sort();
         assert_eq!(names, ["a", "b"]);
-        assert!(matches!(tier.create("a"), Err(DeviceError::Io { .. })), "there is one");
+        assert!(
+            matches!(tier.create("a", WritePath::PastPageCache), Err(DeviceError::Io { .. })),
+            "there is one"
+        );
         assert!(matches!(tier.create_allocated("a", 1), Err(DeviceError::Io { .. })), "there is one");
         tier.remove("a").unwrap();
         assert!(tier.remove("a").is_err() && tier.open_file("a").is_err());
@@ -210,7 +216,7 @@ fn names_lead_to_files_until_they_are_removed() {
 #[test]
 #[should_panic(expected = "no name of a file")]
 fn a_name_does_not_lead_out_of_the_directory() {
-    let _ = CapacityTier::simulated(&sim()).create("../up");
+    let _ = CapacityTier::simulated(&sim()).create("../up", WritePath::PastPageCache);
 }
 
 #[test]
@@ -253,7 +259,7 @@ fn a_directory_is_open_once_for_writing_or_often_for_reading() {
     assert!(matches!(CapacityTier::open(&scratch.0), Err(DeviceError::Locked { .. })));
     reader.open_file("a").unwrap().read_at(0, &mut [0]).unwrap();
     for refused in [
-        reader.create("b").map(drop),
+        reader.create("b", WritePath::PastPageCache).map(drop),
         reader.create_allocated("b", 1).map(drop),
         reader.open_allocated("a").map(drop),
         reader.remove("a"),
@@ -281,7 +287,7 @@ fn a_file_of_which_a_write_failed_is_never_finished() {
     for refusal in [Refusal::Io, Refusal::NoSpace] {
         let sim = sim();
         let tier = CapacityTier::simulated(&sim);
-        let mut file = tier.create("a").unwrap();
+        let mut file = tier.create("a", WritePath::PastPageCache).unwrap();
         sim.fail_file_calls(FileCall::Write, Fault { after: 0, sticky: false, refusal });
         assert!(file.append(&[1; STEP_BYTES + 1]).is_err());
         assert!(matches!(file.append(&[2]), Err(DeviceError::Io { .. })));
@@ -309,7 +315,7 @@ fn a_file_is_written_through_the_page_cache_where_it_must_be() {
     let scratch = Scratch::new();
     let tier = CapacityTier::open(&scratch.0).unwrap();
     let bytes = random_bytes(3, STEP_BYTES + 5000);
-    let mut file = tier.create("buffered").unwrap();
+    let mut file = tier.create("buffered", WritePath::PastPageCache).unwrap();
     let Target::Directory(writer) = &mut file.target else { panic!("on a file system") };
     writer.writer().make_buffered().unwrap();
     file.append(&bytes).unwrap();
@@ -397,7 +403,7 @@ fn one_crash_cuts_both_tiers_at_one_moment() {
 #[test]
 fn a_killed_process_leaves_all_and_the_next_syncs_it() {
     let sim = sim();
-    let mut file = CapacityTier::simulated(&sim).create("a").unwrap();
+    let mut file = CapacityTier::simulated(&sim).create("a", WritePath::PastPageCache).unwrap();
     file.append(&[1; STEP_BYTES]).unwrap();
     drop(file);
     let next = CrashSim::from_image(&sim.process_kill());
@@ -433,7 +439,7 @@ fn each_call_can_be_refused_once_or_for_good() {
             let tier = CapacityTier::simulated(&sim);
             write(&tier, "there", b"there").unwrap();
             let calls = || {
-                let mut file = tier.create("new")?;
+                let mut file = tier.create("new", WritePath::PastPageCache)?;
                 let written = file.append(&[1; STEP_BYTES]);
                 let synced = file.finish().map(drop);
                 let read = tier.open_file("there").and_then(|file| file.read_at(0, &mut [0; 5]));
@@ -638,6 +644,31 @@ fn a_file_is_brought_into_memory_once() {
     }
     let simulated = write(&CapacityTier::simulated(&sim()), "a", &bytes[..5000]).unwrap();
     assert_eq!(simulated.bring(|| true).unwrap(), 0);
+}
+
+/// What is written through the page cache is there at once, and is the same on the device; what is written past it is not.
+#[test]
+fn a_file_that_is_written_through_the_page_cache_stays_there() {
+    let scratch = Scratch::new();
+    let tier = CapacityTier::open(&scratch.0).unwrap();
+    let bytes = random_bytes(11, 2 * STEP_BYTES + 3 * CAPACITY_PAGE_BYTES);
+    for (path, name) in [(WritePath::PastPageCache, "past"), (WritePath::ThroughPageCache, "through")] {
+        let mut file = tier.create(name, path).unwrap();
+        file.append(&bytes).unwrap();
+        let file = file.finish().unwrap();
+        let opened = fs::File::open(file.path()).unwrap();
+        // On a file system in memory both are there.
+        let cached = cached_pages(&opened, 0, bytes.len() as u64).map(|(cached, _)| cached);
+        let pages = (bytes.len() / CAPACITY_PAGE_BYTES) as u64;
+        if path == WritePath::ThroughPageCache {
+            assert!(cached.is_none_or(|cached| cached == pages), "{cached:?}");
+            let unwritten = cached_pages(&opened, 0, bytes.len() as u64).map(|(_, unwritten)| unwritten);
+            assert!(unwritten.is_none_or(|unwritten| unwritten == 0), "they are on the device as well");
+        }
+        let mut read = vec![0; bytes.len()];
+        file.read_at(0, &mut read).unwrap();
+        assert!(read == bytes);
+    }
 }
 
 /// Answers that are errors or short, and calls of which the kernel takes a part or nothing, each at each place.

@@ -311,7 +311,7 @@ mod tests {
         sync_names_beside,
     };
     use super::*;
-    use crate::capacity::CapacityTier;
+    use crate::capacity::{CapacityTier, WritePath};
 
     /// What is in a directory, by name.
     fn contents(path: &Path) -> BTreeMap<String, Vec<u8>> {
@@ -364,7 +364,7 @@ mod tests {
         fs::remove_dir_all(&top).ok();
         let [from, real, again] = ["from", "real", "again"].map(|name| top.join(name));
         let tier = CapacityTier::open(&from).unwrap();
-        let mut file = tier.create("rows").unwrap();
+        let mut file = tier.create("rows", WritePath::PastPageCache).unwrap();
         file.append(b"of the tier").unwrap();
         let file = file.finish().unwrap();
         fs::create_dir_all(&real).unwrap();

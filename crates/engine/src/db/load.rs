@@ -94,7 +94,7 @@ impl Table {
             table: self,
             id,
             sequence,
-            run: Ok(RunWriter::new(&engine.runs, &engine.log)),
+            run: Ok(RunWriter::of_load(&engine.runs, &engine.log)),
             last_key: Vec::new(),
             rows: 0,
         };

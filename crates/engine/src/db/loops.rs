@@ -7,8 +7,6 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hedgerow_device::available_memory_bytes;
-
 use super::cached::{CacheWorker, POLL_INTERVAL, Round};
 use super::engine::Engine;
 use super::merging::TablesForMerge;
@@ -131,10 +129,7 @@ impl Engine {
 
     /// Brings a file into memory of which much is read, if memory has room for all of them and for the fast tier. Whether there was one.
     fn bring_what_is_read(&self) -> bool {
-        let is_room = || {
-            let all = self.runs.bytes().0.saturating_add(self.log.tier().bytes());
-            available_memory_bytes().is_some_and(|available| all < available / 4 * 3)
-        };
+        let is_room = || self.runs.has_memory_for_all(&self.log);
         self.runs.bring_what_is_read(is_room, || !self.scheduler.is_stopped())
     }
 
@@ -207,11 +202,12 @@ impl Engine {
 
 #[cfg(test)]
 mod tests {
-    use hedgerow_device::{CapacityTier, Clock, CrashModel, CrashSim, FastTier, Random};
+    use hedgerow_device::{CapacityTier, Clock, CrashModel, CrashSim, FastTier, Random, WritePath};
 
     use super::*;
     use crate::db::fixture::options;
-    use crate::{Db, ErrorKind, Schema};
+    use crate::options::Compression;
+    use crate::{Db, ErrorKind, Options, Schema};
 
     #[test]
     fn a_file_of_which_much_is_read_is_brought_into_memory_once_if_there_is_room() {
@@ -243,6 +239,58 @@ mod tests {
         read(300..2_000);
         let brought = (0..).take_while(|_| brings(true)).count();
         assert!(brought + 2 >= runs.files_once().len(), "{brought} more");
+    }
+
+    /// What is written of files which are read stays in memory, and has to be read itself before what is written of it does.
+    #[test]
+    fn what_is_written_of_files_that_are_read_stays_in_memory() {
+        let sim = CrashSim::new(CrashModel::Pages, 16 << 20);
+        let tiers = (FastTier::simulated(&sim), CapacityTier::simulated(&sim));
+        let compression = Compression::None;
+        let options = Options { fast_tier_bytes_max: 16 << 20, compression, ..options() };
+        let db = Db::open_at(tiers, options, Clock::manual(1_000)).unwrap();
+        let table = db.create_table("t", Schema::open()).unwrap();
+        let body = [7; 3_000];
+        let (engine, key) = (table.engine(), |n: u64| n.to_be_bytes());
+        let files = || engine.runs.current().files().to_vec();
+        let put = |keys: std::ops::Range<u64>| {
+            for n in keys {
+                table.put(&key(n), &[("f", body.as_slice().into())]).unwrap();
+            }
+            engine.move_now();
+        };
+        let path = || engine.runs.write_path(&engine.log, files().iter());
+        let read =
+            |keys: std::ops::Range<u64>| keys.for_each(|n| assert!(table.get(&key(n)).unwrap().is_some()));
+        put(0..600);
+        assert!(files().iter().all(|sst| !sst.is_read_much()) && path() == WritePath::PastPageCache);
+        put(600..700);
+        read(600..700);
+        assert_eq!(path(), WritePath::PastPageCache, "most is not read");
+        read(0..600);
+        let read_before = files().iter().filter(|sst| sst.is_read_much()).count();
+        assert!(read_before > 0 && path() == WritePath::ThroughPageCache);
+        let known: Vec<u64> = files().iter().map(|sst| sst.id().number).collect();
+        put(300..301);
+        let new = files().into_iter().find(|sst| !known.contains(&sst.id().number)).unwrap();
+        assert!(!new.is_read_much() && new.was_all_in_memory());
+        assert!(
+            files().iter().filter(|sst| known.contains(&sst.id().number)).all(|sst| !sst.was_all_in_memory())
+        );
+        let mut job = MergeJob {
+            runs: engine.runs.current().runs().iter().map(|run| run.number).collect(),
+            from: Vec::new(),
+            upto: Some(vec![0xff; 16]),
+        };
+        while engine.runs.merge_slice(&engine.log, &mut job, &engine.tables_for_merge()).unwrap()
+            == Merged::Slice
+        {}
+        assert!(files().iter().all(|sst| sst.was_all_in_memory() && !sst.is_to_be_brought()));
+        assert_eq!(path(), WritePath::PastPageCache, "nobody reads what was merged");
+        // Blocks of records are read from the files, not from the cache of blocks.
+        read(0..700);
+        assert_eq!(path(), WritePath::ThroughPageCache);
+        assert!(!engine.runs.bring_what_is_read(|| true, || true), "it is there");
     }
 
     /// The threads that were started before one was refused end with the store, whose file is free again then.

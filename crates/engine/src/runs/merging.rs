@@ -211,6 +211,12 @@ impl<'r> Slice<'r> {
         &self.runs.runs[self.inputs.end..]
     }
 
+    /// The files that have keys of it; one as often as it has ranges of them.
+    fn files(&self) -> impl Iterator<Item = &'r Sst> {
+        let meets = |range: &&OpenRange| *range.keys[0] <= *self.keys[1] && *self.keys[0] <= *range.keys[1];
+        self.inputs().iter().flat_map(|run| &run.ranges).filter(meets).map(|range| &range.sst)
+    }
+
     /// The files that have, or may have, this key.
     fn files_with(&self, key: &[u8]) -> Vec<u64> {
         let ranges = self.inputs().iter().filter_map(|run| run.range_of(key));
@@ -705,7 +711,7 @@ impl Runs {
         store: &S,
     ) -> Result<Option<WrittenSlice>, SliceFailure> {
         let mut walk = MergeWalk::begin(slice)?;
-        let (run, older) = (RunWriter::new(self, log), slice.older());
+        let (run, older) = (RunWriter::of_merge(self, log, slice.files()), slice.older());
         let mut out = MergeOutput {
             run,
             older,

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use arc_swap::{ArcSwap, ArcSwapOption, Guard};
-use hedgerow_device::CapacityTier;
+use hedgerow_device::{CapacityTier, WritePath, available_memory_bytes};
 
 use super::merges::{MergeNumbers, Merges};
 use super::{FoundVersions, OpenRun, OpenRuns};
@@ -418,7 +418,7 @@ impl Runs {
     /// A read of one block takes nearly as long as one of a hundred that lie together. So where all files fit in memory, reading each once as a whole is much
     /// sooner done than reading its blocks one by one as they are asked for; and they are read once at most. Where they do not fit, nothing is read that nobody asked for.
     pub(crate) fn bring_what_is_read(&self, is_room: impl Fn() -> bool, goes_on: impl Fn() -> bool) -> bool {
-        let sst = self.current().files().iter().find(|sst| sst.is_read_much()).cloned();
+        let sst = self.current().files().iter().find(|sst| sst.is_to_be_brought()).cloned();
         let Some(sst) = sst.filter(|_| is_room()) else { return false };
         // Whoever reads what cannot be read is told so.
         let brought = sst.bring(goes_on).unwrap_or(0);
@@ -451,11 +451,31 @@ impl Runs {
 
 /// Writing files.
 impl Runs {
-    /// A file to be written, under a number that no other has.
+    /// Which path files take that are written of these, or of what is asked for as much: through the page cache if most of what is there is read from files, and memory has room
+    /// for all.
+    pub(crate) fn write_path<'s>(&self, log: &Log, files: impl Iterator<Item = &'s Sst>) -> WritePath {
+        let (mut read, mut all) = (0, 0);
+        for sst in files {
+            let bytes = sst.counts().bytes;
+            (read, all) = (read + if sst.is_read_much() { bytes } else { 0 }, all + bytes);
+        }
+        match all > 0 && 2 * read >= all && self.has_memory_for_all(log) {
+            true => WritePath::ThroughPageCache,
+            false => WritePath::PastPageCache,
+        }
+    }
+
+    /// Whether memory has room for all files and for the fast tier.
+    pub(crate) fn has_memory_for_all(&self, log: &Log) -> bool {
+        let all = self.bytes().0.saturating_add(log.tier().bytes());
+        available_memory_bytes().is_some_and(|available| all < available / 4 * 3)
+    }
+
+    /// A file to be written on this path, under a number that no other has.
     ///
     /// # Errors
     /// `Invalid` if nobody said where; `Full`; what the capacity tier refuses.
-    pub(crate) fn create_file(&self, log: &Log) -> Result<SstWriter> {
+    pub(crate) fn create_file(&self, log: &Log, path: WritePath) -> Result<SstWriter> {
         let mut changing = self.changing.lock();
         let files = self.files(&mut changing, log)?;
         if changing.next_number == changing.numbers_end {
@@ -469,7 +489,8 @@ impl Runs {
         changing.next_number += 1;
         drop(changing);
         let id = SstId { store: files.store, number };
-        SstWriter::create(&files.tier, id, self.settings.sst).inspect_err(|_| {
+        let options = SstOptions { path, ..self.settings.sst };
+        SstWriter::create(&files.tier, id, options).inspect_err(|_| {
             let _ = files.tier.remove(&id.file_name());
         })
     }

@@ -3,6 +3,8 @@
 //! Owns [`RunWriter`]. Promises that a run which was finished is on the device with its names, and that files of one which was not are gone. Must not know
 //! why a run is written.
 
+use hedgerow_device::WritePath;
+
 use super::Runs;
 use super::garbage::ReplacedSample;
 use super::store::TARGET_BYTES;
@@ -18,6 +20,7 @@ const RESERVE_BYTES: u64 = 1 << 20;
 pub(crate) struct RunWriter<'e> {
     runs: &'e Runs,
     log: &'e Log,
+    path: WritePath,
     writer: Option<SstWriter>,
     /// For what it writes.
     reserved: u64,
@@ -31,14 +34,31 @@ pub(crate) struct RunWriter<'e> {
 impl<'e> RunWriter<'e> {
     /// Of so many `records`, which may replace something in older runs. Makes no file before there is something to write.
     pub(crate) fn of_move(runs: &'e Runs, log: &'e Log, records: usize) -> RunWriter<'e> {
-        let mut writer = RunWriter::new(runs, log);
-        writer.replaced = Some(ReplacedSample::new(&runs.current(), records));
+        let current = runs.current();
+        // Rows that move are asked for as much as those beside which they come to lie.
+        let path = runs.write_path(log, current.files().iter());
+        let mut writer = RunWriter::on(path, runs, log);
+        writer.replaced = Some(ReplacedSample::new(&current, records));
         writer
     }
 
-    /// Of what replaces nothing: it was in runs already, or is of a table that is in none. No older file is held meanwhile, however long that is.
-    pub(crate) fn new(runs: &'e Runs, log: &'e Log) -> RunWriter<'e> {
-        RunWriter { runs, log, writer: None, reserved: 0, files: Vec::new(), ended_bytes: 0, replaced: None }
+    /// Of what is in these files. It replaces nothing.
+    pub(super) fn of_merge<'s>(
+        runs: &'e Runs,
+        log: &'e Log,
+        files: impl Iterator<Item = &'s Sst>,
+    ) -> RunWriter<'e> {
+        RunWriter::on(runs.write_path(log, files), runs, log)
+    }
+
+    /// Of a table that is in no run: it replaces nothing. No older file is held meanwhile, however long that is.
+    pub(crate) fn of_load(runs: &'e Runs, log: &'e Log) -> RunWriter<'e> {
+        RunWriter::on(WritePath::PastPageCache, runs, log)
+    }
+
+    fn on(path: WritePath, runs: &'e Runs, log: &'e Log) -> RunWriter<'e> {
+        let files = Vec::new();
+        RunWriter { runs, log, path, writer: None, reserved: 0, files, ended_bytes: 0, replaced: None }
     }
 
     /// Appends a record, whose key is above all before it; `fill` writes its body.
@@ -55,7 +75,7 @@ impl<'e> RunWriter<'e> {
         }
         let writer = match &mut self.writer {
             Some(writer) => writer,
-            none => none.insert(self.runs.create_file(self.log)?),
+            none => none.insert(self.runs.create_file(self.log, self.path)?),
         };
         let needed = writer.bytes() + (record.key.len() + record.body_bytes) as u64;
         if needed > self.reserved {

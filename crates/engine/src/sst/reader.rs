@@ -12,7 +12,7 @@ use hedgerow_device::{CapacityFile, CapacityTier, OwnedBytes, Random, SharedCopy
 use smallvec::SmallVec;
 
 use super::block::{Block, BlockAddress, BlockCache, is_of_key, parsed};
-use super::device_reads::DeviceReads;
+use super::file_reads::FileReads;
 use super::filter::{Filter, hash_of};
 use super::format::{
     Counted, EntryKind, Footer, IndexBound, PAGE_BYTES, PageRange, Section, SstCounts, SstId, SstSummary,
@@ -113,7 +113,7 @@ struct Inner {
     /// What it takes as long as it is open, besides blocks in the cache.
     memory_bytes: usize,
     cache: BlockCache,
-    device_reads: DeviceReads,
+    reads: FileReads,
 }
 
 impl fmt::Debug for Sst {
@@ -214,8 +214,8 @@ impl Sst {
     ) -> Sst {
         let memory_bytes = filter.bytes() + memory_of(&summary);
         let cache = cache.clone();
-        let device_reads = DeviceReads::default();
-        let inner = Inner { id, file, blocks_end, summary, filter, memory_bytes, cache, device_reads };
+        let reads = FileReads::default();
+        let inner = Inner { id, file, blocks_end, summary, filter, memory_bytes, cache, reads };
         Sst { inner: Arc::new(inner) }
     }
 
@@ -436,7 +436,6 @@ impl Sst {
         }
         let block = self.read_block(pages, kind)?;
         if keeps {
-            self.inner.device_reads.add();
             self.keep(pages, &block);
         }
         Ok(block)
@@ -456,13 +455,13 @@ impl Sst {
 
     /// Puts a block of these pages, which was read because it was not there, into the cache.
     pub(super) fn keep(&self, pages: PageRange, block: &Arc<Block>) {
+        self.inner.reads.add();
         self.inner.cache.counts().add(LookCount::CacheMiss);
         self.inner.cache.insert(self.address(pages), block);
     }
 
     /// Whether a block, which is read now, was not read lately.
     pub(super) fn is_first_read(&self, pages: PageRange) -> bool {
-        self.inner.device_reads.add();
         self.inner.cache.is_first_read(self.address(pages))
     }
 
@@ -496,9 +495,24 @@ impl Sst {
         Block::open(bytes, self.id(), pages, kind).map(Arc::new)
     }
 
-    /// Whether so much of it is read that memory is to have all of it.
+    /// Whether much of it was read since it was written, or since the store was opened.
     pub(crate) fn is_read_much(&self) -> bool {
-        self.inner.device_reads.are_many()
+        self.inner.reads.are_many()
+    }
+
+    /// Whether so much of it is read that memory is to have all of it, and nobody saw to that.
+    pub(crate) fn is_to_be_brought(&self) -> bool {
+        self.is_read_much() && !self.was_all_in_memory()
+    }
+
+    /// Whether memory had all of it once, or that was tried.
+    pub(crate) fn was_all_in_memory(&self) -> bool {
+        self.inner.reads.all_was_in_memory()
+    }
+
+    /// It was written through the page cache, which has all of it.
+    pub(super) fn stays_in_memory(&self) {
+        self.inner.reads.have_all_in_memory();
     }
 
     /// Brings all of it into the page cache as long as `goes_on`, once; returns how many bytes were not there.
@@ -506,7 +520,7 @@ impl Sst {
     /// # Errors
     /// What the capacity tier refuses.
     pub(crate) fn bring(&self, goes_on: impl Fn() -> bool) -> Result<u64> {
-        self.inner.device_reads.have_brought_all();
+        self.inner.reads.have_all_in_memory();
         Ok(self.inner.file.bring(goes_on)?)
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use hedgerow_device::{
-    CapacityTier, CrashModel, CrashSim, Fault, FileCall, Image, Random, Refusal, Survivors, crc32c,
+    CapacityTier, CrashModel, CrashSim, Fault, FileCall, Image, Random, Refusal, Survivors, WritePath, crc32c,
 };
 
 use super::format::HEAD_BYTES;
@@ -117,10 +117,10 @@ fn walked(sst: &Sst, keeps_blocks: bool) -> crate::Result<Records> {
 }
 
 const EACH: [SstOptions; 4] = [
-    SstOptions { compression: Compression::None, block_pages: 1 },
-    SstOptions { compression: Compression::None, block_pages: 2 },
-    SstOptions { compression: Compression::Lz4, block_pages: 1 },
-    SstOptions { compression: Compression::Lz4, block_pages: 2 },
+    SstOptions { compression: Compression::None, block_pages: 1, path: WritePath::PastPageCache },
+    SstOptions { compression: Compression::None, block_pages: 2, path: WritePath::PastPageCache },
+    SstOptions { compression: Compression::Lz4, block_pages: 1, path: WritePath::PastPageCache },
+    SstOptions { compression: Compression::Lz4, block_pages: 2, path: WritePath::PastPageCache },
 ];
 
 #[test]
@@ -236,7 +236,12 @@ fn what_compresses_takes_fewer_pages_and_what_does_not_no_more() {
             };
             ((1, n.to_be_bytes().to_vec()), model)
         });
-        let sst = write(&tier, &rows.collect(), SstOptions { compression, block_pages: 2 }).unwrap();
+        let sst = write(
+            &tier,
+            &rows.collect(),
+            SstOptions { compression, block_pages: 2, ..SstOptions::default() },
+        )
+        .unwrap();
         sst.verify().unwrap();
         tier.open_file(NAME).unwrap().bytes().unwrap() as f64
     };
@@ -374,7 +379,7 @@ fn every_byte_that_decays_is_noticed_or_means_nothing() {
 
 /// Makes the file `id` of these bytes.
 fn put_file(tier: &CapacityTier, id: SstId, bytes: &[u8]) {
-    let mut file = tier.create(&id.file_name()).unwrap();
+    let mut file = tier.create(&id.file_name(), WritePath::PastPageCache).unwrap();
     file.append(bytes).unwrap();
     file.finish().unwrap();
 }
@@ -658,7 +663,12 @@ fn the_cache_keeps_the_largest_blocks() {
         ((1, n.to_be_bytes().to_vec()), model)
     };
     let records: Records = (0..2000).map(row).collect();
-    write(&tier, &records, SstOptions { compression: Compression::Lz4, block_pages: 64 }).unwrap();
+    write(
+        &tier,
+        &records,
+        SstOptions { compression: Compression::Lz4, block_pages: 64, ..SstOptions::default() },
+    )
+    .unwrap();
     let cache = BlockCache::new(4 << 20);
     let sst = Sst::open(&tier, ID, &cache).unwrap();
     let (table, key) = records.last_key_value().unwrap().0;

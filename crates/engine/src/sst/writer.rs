@@ -9,7 +9,7 @@
 //! were compressed lately, and puts as many records into the next as should then fill its pages. Where compression gains less than an eighth, blocks are
 //! stored as they are, and one in sixteen is tried, in case later rows are of another kind.
 
-use hedgerow_device::{CapacityTier, NewFile, OwnedBytes};
+use hedgerow_device::{CapacityTier, NewFile, OwnedBytes, WritePath};
 
 use super::block::{BlockBuilder, BlockCache, RAW_BYTES_MAX};
 use super::filter::{Filter, hash_of};
@@ -54,11 +54,13 @@ pub struct SstOptions {
     pub compression: Compression,
     /// Pages of 4 KiB that a block is meant to take: 1 to 64.
     pub block_pages: u32,
+    /// Whether its bytes stay in memory.
+    pub path: WritePath,
 }
 
 impl Default for SstOptions {
     fn default() -> SstOptions {
-        SstOptions { compression: Compression::Lz4, block_pages: 2 }
+        SstOptions { compression: Compression::Lz4, block_pages: 2, path: WritePath::PastPageCache }
     }
 }
 
@@ -182,6 +184,7 @@ impl Packing {
 pub struct SstWriter {
     file: NewFile,
     id: SstId,
+    path: WritePath,
     packing: Packing,
     block: BlockBuilder,
     /// Lower bound of the block that is being filled.
@@ -201,12 +204,13 @@ impl SstWriter {
     /// # Errors
     /// What the capacity tier refuses.
     pub fn create(tier: &CapacityTier, id: SstId, options: SstOptions) -> Result<SstWriter> {
-        let mut file = tier.create(&id.file_name())?;
+        let mut file = tier.create(&id.file_name(), options.path)?;
         file.append(&encode_header(id))?;
         file.fill_page()?;
         Ok(SstWriter {
             file,
             id,
+            path: options.path,
             packing: Packing::new(options),
             block: BlockBuilder::new(),
             bound: Box::default(),
@@ -320,6 +324,9 @@ impl SstWriter {
         self.file.append(&footer.encode(self.id))?;
         let file = self.file.finish()?;
         let sst = Sst::of((file, self.id), self.summary, (filter, footer.summary.first), cache);
+        if self.path == WritePath::ThroughPageCache {
+            sst.stays_in_memory();
+        }
         blocks.into_iter().try_for_each(|(pages, bytes)| sst.keep_written(pages, bytes))?;
         Ok(sst)
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use hedgerow_device::{
     CapacityTier, CrashModel, CrashSim, FastTier, Fault, FileCall, Image, Refusal, Survivors, SyncOf,
+    WritePath,
 };
 
 use super::*;
@@ -789,7 +790,7 @@ fn what_is_being_loaded_is_no_garbage() {
     let engine = &db.engine;
     let (id, sequence) = engine.take_table_id().unwrap();
     let loading = engine.runs.loading(id);
-    let mut writer = engine.runs.create_file(&engine.log).unwrap();
+    let mut writer = engine.runs.create_file(&engine.log, WritePath::PastPageCache).unwrap();
     let record = SstRecord {
         kind: SstRecordKind::Row,
         table: id,
