@@ -79,8 +79,19 @@ pub(super) fn look_below<R>(
     store: u64,
     look: impl FnOnce(&mut BlockReads) -> Result<R>,
 ) -> Option<Result<R>> {
+    match reads_at_hand_only() {
+        true => look_at_hand(store, look),
+        false => look_at_brought(store, look),
+    }
+}
+
+/// The same without what was brought for a thread that waits: for a look that cannot be made again from where it failed.
+pub(super) fn look_at_hand<R>(
+    store: u64,
+    look: impl FnOnce(&mut BlockReads) -> Result<R>,
+) -> Option<Result<R>> {
     if !reads_at_hand_only() {
-        return look_at_brought(store, look);
+        return None;
     }
     LACKED.with_borrow_mut(|lacked| {
         let known = match lacked.below.iter().position(|known| known.store == store) {

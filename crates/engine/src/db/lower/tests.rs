@@ -588,3 +588,22 @@ fn what_was_brought_is_there_however_little_the_cache_keeps() {
     assert!(put_off > 30, "9.6 MB in files of 256 KiB, beside a cache of 8 MiB: put off {put_off} times");
     assert!(db.take_missing().is_none(), "what was held went with the call");
 }
+
+/// A thread that waits, and for which something was brought before: a scan sees all that there is, whether that has it or not.
+#[test]
+fn a_scan_sees_all_whatever_was_brought_before_it() {
+    let (_sim, db, table) = cold();
+    let bring = |db: &Db, table: &Table| {
+        let only = db.at_hand_only();
+        assert!((0..COLD_ROWS).rev().any(|n| table.get(&n).is_err()));
+        drop(only);
+        let mut missing = db.take_missing().unwrap();
+        std::thread::scope(|threads| threads.spawn(|| missing.bring()).join().unwrap());
+        missing.hold();
+    };
+    bring(&db, &table);
+    assert_eq!(table.scan().map(Result::unwrap).count() as u64, COLD_ROWS);
+    let (_sim, db, table) = cold();
+    bring(&db, &table);
+    assert_eq!(db.snapshot().scan(&table).reverse().map(Result::unwrap).count() as u64, COLD_ROWS);
+}

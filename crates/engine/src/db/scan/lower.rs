@@ -13,7 +13,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use super::super::at_hand::check_all_at_hand;
-use super::super::lacked::look_below;
+use super::super::lacked::look_at_hand;
 use super::super::read::{ReadView, RowRef};
 use super::super::{Snapshot, Table};
 use super::{NEWEST_AHEAD, STEP_MAX, Scan, as_slice};
@@ -83,7 +83,8 @@ impl RunsAhead {
 
     /// Reads what is there of the next `count` keys, or of fewer long rows; of one at least, if there is one.
     fn fill(&mut self, count: usize, store: u64) -> Result<()> {
-        let at_hand = look_below(store, |reads| self.fill_from(count, &mut WalkBlocks::AtHand(reads)));
+        // A walk that lacked something is at its end: who waits reads on from where it is.
+        let at_hand = look_at_hand(store, |reads| self.fill_from(count, &mut WalkBlocks::AtHand(reads)));
         at_hand.unwrap_or_else(|| self.fill_from(count, &mut WalkBlocks::Disk { keeps: true }))
     }
 
