@@ -211,10 +211,10 @@ impl<'r> Slice<'r> {
         &self.runs.runs[self.inputs.end..]
     }
 
-    /// The files that have keys of it; one as often as it has ranges of them.
-    fn files(&self) -> impl Iterator<Item = &'r Sst> {
+    /// The ranges that have keys of it.
+    fn ranges(&self) -> impl Iterator<Item = &'r OpenRange> {
         let meets = |range: &&OpenRange| *range.keys[0] <= *self.keys[1] && *self.keys[0] <= *range.keys[1];
-        self.inputs().iter().flat_map(|run| &run.ranges).filter(meets).map(|range| &range.sst)
+        self.inputs().iter().flat_map(|run| &run.ranges).filter(meets)
     }
 
     /// The files that have, or may have, this key.
@@ -618,7 +618,7 @@ impl Runs {
         let counting = runs.counting_bytes();
         let is_of_trimmed = |range: &OpenRange| trimmed_bytes(range, &counting) > 0;
         let for_trimmed =
-            matches!(slice.inputs(), [run] if run.ranges.iter().any(is_of_trimmed)) && slice.inputs.start > 0;
+            slice.inputs().len() == 1 && slice.ranges().any(is_of_trimmed) && slice.inputs.start > 0;
         let sees_all_newer = slice.inputs.start == 0 || job.upto.is_some() && !for_trimmed;
         self.count_taken_off(&slice, &written, sees_all_newer);
         job.from = successor(std::mem::take(&mut slice.keys[1]));
@@ -711,7 +711,8 @@ impl Runs {
         store: &S,
     ) -> Result<Option<WrittenSlice>, SliceFailure> {
         let mut walk = MergeWalk::begin(slice)?;
-        let (run, older) = (RunWriter::of_merge(self, log, slice.files()), slice.older());
+        let (run, older) =
+            (RunWriter::of_merge(self, log, slice.ranges().map(|range| &range.sst)), slice.older());
         let mut out = MergeOutput {
             run,
             older,

@@ -113,9 +113,9 @@ fn fewer_runs(runs: &[RunWeight]) -> Option<Range<usize>> {
     best.map(|(_, runs)| runs)
 }
 
-/// The range of keys with the largest share of garbage, where there is too much of it in all.
+/// The range of keys with the largest share of garbage, where there is too much of it in all that can be merged: with what cannot, there would be no end of merging the rest.
 fn less_garbage(runs: &[RunWeight], percent_max: u64) -> Option<Choice> {
-    let ranges = runs.iter().flat_map(|run| &run.ranges);
+    let ranges = runs.iter().filter(|run| run.is_free).flat_map(|run| &run.ranges);
     let (bytes, garbage) = ranges.fold((0, 0), |(bytes, garbage), range| {
         (bytes + range.bytes + range.trimmed, garbage + range.garbage())
     });
@@ -230,9 +230,11 @@ mod tests {
         assert_eq!(choose(&runs, LIMITS), None, "5 of 100");
         runs[3].ranges = vec![range(35, 26, 0), range(35, 0, 0)];
         assert_eq!(choose(&runs, LIMITS).unwrap().runs, 0..3);
-        runs[2].is_free = false;
-        assert_eq!(choose(&runs, LIMITS).unwrap().runs, 3..4, "with nothing across one that is not free");
         assert_eq!(choose(&runs, MergeLimits { garbage_percent_max: 31, ..LIMITS }), None);
+        runs[2].is_free = false;
+        let limits = MergeLimits { garbage_percent_max: 28, ..LIMITS };
+        assert_eq!(choose(&runs, limits).unwrap().runs, 3..4, "with nothing across one that is not free");
+        assert_eq!(choose(&runs, LIMITS), None, "26 of the 90 that can be merged");
         runs[3].ranges[1].gone = 30;
         runs[2].is_free = true;
         assert_eq!(choose(&runs, LIMITS).unwrap().runs, 3..4, "what is gone goes without newer runs");

@@ -994,3 +994,5 @@ fn rows_that_are_put_again_count_once_when_they_are_merged() {
     while merge_one(db.engine(), &mut job).unwrap() == Merged::Slice {}
     assert_eq!((table.len(), opened_again()), (2_900, 2_900));
 }
+
+mod endless;
