@@ -17,7 +17,7 @@ use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use hedgerow_device::Random;
-use smallvec::SmallVec;
+use hedgerow_row::schema::body::{DeltaBody, DeltaEntry};
 pub(crate) use store::{CapacityPlace, LoadingTable, Runs, RunsSettings, RunsToCopy};
 pub(crate) use writer::RunWriter;
 
@@ -26,7 +26,8 @@ use crate::log::check_waits_alone;
 use crate::log::format::{FLAG_FIELD_EXPIRY, Record, RecordKind};
 use crate::manifest::version::{FileRange, SstVersion};
 use crate::sst::{
-    BlockReads, CachedLook, DataPages, FoundRecord, RecordCache, Sst, SstCounts, SstKey, SstLook, SstTable,
+    BlockReads, CachedLook, DataPages, FoundRecord, FoundRecords, RecordCache, Sst, SstCounts, SstKey,
+    SstLook, SstTable,
 };
 use crate::sync::atomic::{AtomicU64, Ordering};
 
@@ -53,6 +54,18 @@ impl OpenRange {
     fn bytes(&self) -> u64 {
         self.sst.bytes_between(&self.keys)
     }
+}
+
+/// Whether nothing of a record expires.
+fn stays_as_it_is(record: &Record<'_>) -> bool {
+    let stays = record.expires_at_ms().is_none_or(|ms| ms == 0) && record.flags() & FLAG_FIELD_EXPIRY == 0;
+    // Of the fields of a delta no flag tells.
+    let no_field_expires = || {
+        let delta = DeltaBody::new(record.raw_body());
+        let stays = |entry: Result<DeltaEntry<'_>>| entry.is_ok_and(|entry| entry.expires_at_ms.is_none());
+        delta.entries().is_ok_and(|mut entries| entries.all(stays))
+    };
+    stays && (record.kind() != RecordKind::Delta || no_field_expires())
 }
 
 /// A run, opened.
@@ -91,13 +104,13 @@ impl OpenRun {
 /// What the runs have of a key.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FoundVersions {
-    records: SmallVec<[FoundRecord; 2]>,
+    records: FoundRecords,
 }
 
 impl FoundVersions {
-    /// A row alone.
-    fn of_row(row: FoundRecord) -> FoundVersions {
-        FoundVersions { records: SmallVec::from_iter([row]) }
+    /// All that there is, newest first.
+    fn of(records: FoundRecords) -> FoundVersions {
+        FoundVersions { records }
     }
 
     /// Deltas, newest first, and the row that they go over, if there is one. Nothing where there is no row, and no delta that would make one.
@@ -315,18 +328,15 @@ impl OpenRuns {
         self.runs.iter().any(|run| run.may_hold(key))
     }
 
-    /// A look that found this of a key, at all that counts: one record that is a row may stay in memory by itself, for whoever asks for it next. Not one that expires, or has a field that does: a merge
+    /// A look that found this of a key, at all that counts: a row, with the deltas over it, may stay in memory by itself, for whoever asks for it next. Not one that expires, or has a field that does: a merge
     /// leaves nothing of it once that has happened, and what is written then goes by that.
     pub(crate) fn was_found(&self, key: &SstKey, upto: u64, found: &FoundVersions) {
-        let stays = |row: Record<'_>| {
-            row.expires_at_ms().is_none_or(|ms| ms == 0) && row.flags() & FLAG_FIELD_EXPIRY == 0
-        };
-        if let (Some(records), [row]) = (&self.records, found.records())
+        if let Some(records) = &self.records
             && upto == u64::MAX
             && found.has_row()
-            && stays(row.record())
+            && found.records().iter().all(|record| stays_as_it_is(&record.record()))
         {
-            records.offer(key, row, self.generation);
+            records.offer(key, found.records(), self.generation);
         }
     }
 

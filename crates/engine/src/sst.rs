@@ -17,6 +17,7 @@ pub use cursor::SstCursor;
 pub use format::{SstCounts, SstId, SstTable, composite_key};
 pub(crate) use format::{is_foreign_header, store_in_header};
 pub(crate) use look_counts::LookCounts;
+pub(crate) use reader::FoundRecords;
 pub use reader::{FoundRecord, Sst, SstKey};
 pub(crate) use record_cache::RecordCache;
 pub(crate) use salvage::{KeyGap, SstLeft, SstSalvage, after};

@@ -393,7 +393,7 @@ impl Runs {
     /// The row that counts of a key, if it is in memory by itself.
     #[inline]
     pub(crate) fn row_in_memory(&self, key: &SstKey, guard: &EpochGuard<'_>) -> Option<FoundVersions> {
-        self.records.as_ref()?.get(key, guard).map(FoundVersions::of_row)
+        self.records.as_ref()?.get(key, guard).map(FoundVersions::of)
     }
 
     /// The records that are in memory by themselves.

@@ -155,9 +155,14 @@ impl Block {
 }
 
 /// The record that takes up all of `bytes`: it has no place in the log, and stands under the checksum of the block that it is or was in.
-pub(super) fn parsed(bytes: &SharedBytes) -> Option<Record<'_>> {
-    let record = Record::parse(bytes, 0, 0, false).ok()?;
-    (record.record_bytes() == bytes.len()).then_some(record)
+fn parsed(bytes: &SharedBytes) -> Option<Record<'_>> {
+    parsed_first(bytes).filter(|record| record.record_bytes() == bytes.len())
+}
+
+/// The record with which `bytes` begin, of which the same holds.
+#[inline]
+pub(super) fn parsed_first(bytes: &SharedBytes) -> Option<Record<'_>> {
+    Record::parse(bytes, 0, 0, false).ok()
 }
 
 /// Whether it is the record of this key (composite).

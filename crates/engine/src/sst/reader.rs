@@ -11,7 +11,7 @@ use std::sync::Arc;
 use hedgerow_device::{CapacityFile, CapacityTier, OwnedBytes, Random, SharedCopy};
 use smallvec::SmallVec;
 
-use super::block::{Block, BlockAddress, BlockCache, is_of_key, parsed};
+use super::block::{Block, BlockAddress, BlockCache, is_of_key, parsed_first};
 use super::file_reads::FileReads;
 use super::filter::{Filter, hash_of};
 use super::format::{
@@ -132,25 +132,48 @@ pub struct FoundRecord {
 enum HeldRecord {
     /// With its block.
     InBlock(Arc<Block>, usize),
-    /// By itself.
-    Alone(SharedCopy),
+    /// In a copy of the records of its key, from this byte on.
+    InCopy(SharedCopy, u32),
 }
+
+/// Records of a key, newest first.
+pub(crate) type FoundRecords = SmallVec<[FoundRecord; 2]>;
 
 impl FoundRecord {
     pub(super) fn new(block: &Arc<Block>, n: usize) -> FoundRecord {
         FoundRecord { held: HeldRecord::InBlock(Arc::clone(block), n) }
     }
 
-    /// One that is in memory without its block.
-    pub(super) fn alone(copy: SharedCopy) -> FoundRecord {
-        FoundRecord { held: HeldRecord::Alone(copy) }
+    /// The first of a [copy](FoundRecord::copy_to) of some.
+    pub(super) fn first_of(copy: SharedCopy) -> FoundRecord {
+        FoundRecord { held: HeldRecord::InCopy(copy, 0) }
+    }
+
+    /// It and all behind it in the copy that it is the first of.
+    pub(super) fn with_rest(self) -> FoundRecords {
+        let mut at = self.record().record_bytes();
+        let copy = match &self.held {
+            HeldRecord::InCopy(copy, _) if at < copy.shared().len() => copy.clone(),
+            _ => return FoundRecords::from_iter([self]),
+        };
+        let mut all = FoundRecords::from_iter([self]);
+        while at < copy.shared().len() {
+            let next = FoundRecord { held: HeldRecord::InCopy(copy.clone(), at as u32) };
+            at += next.record().record_bytes();
+            all.push(next);
+        }
+        all
     }
 
     /// Appends its bytes, as they are in memory.
     pub(super) fn copy_to(&self, words: &mut Vec<u64>) {
         match &self.held {
             HeldRecord::InBlock(block, n) => block.shared_entry(*n).append_to(words),
-            HeldRecord::Alone(copy) => copy.shared().append_to(words),
+            HeldRecord::InCopy(copy, at) => {
+                let (from, bytes) = (*at as usize, self.record().record_bytes());
+                let record = copy.shared().get(from..from + bytes);
+                record.expect("it was looked at when its block was read").append_to(words);
+            }
         }
     }
 
@@ -158,7 +181,7 @@ impl FoundRecord {
     pub(crate) fn block_bytes(&self) -> usize {
         match &self.held {
             HeldRecord::InBlock(block, _) => block.memory_bytes(),
-            HeldRecord::Alone(copy) => copy.shared().len(),
+            HeldRecord::InCopy(copy, _) => copy.shared().len(),
         }
     }
 
@@ -166,15 +189,16 @@ impl FoundRecord {
     pub(crate) fn block_address(&self) -> usize {
         match &self.held {
             HeldRecord::InBlock(block, _) => Arc::as_ptr(block).addr(),
-            HeldRecord::Alone(copy) => std::ptr::from_ref(copy.shared()).addr(),
+            HeldRecord::InCopy(copy, _) => std::ptr::from_ref(copy.shared()).addr(),
         }
     }
 
     pub(crate) fn record(&self) -> Record<'_> {
         match &self.held {
             HeldRecord::InBlock(block, n) => block.record(*n),
-            HeldRecord::Alone(copy) => {
-                parsed(copy.shared()).expect("it was looked at when its block was read")
+            HeldRecord::InCopy(copy, at) => {
+                let from = copy.shared().get(*at as usize..copy.shared().len()).and_then(parsed_first);
+                from.expect("it was looked at when its block was read")
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Records of sorted tables in memory, found by their keys.
+//! Records of sorted tables in memory, found by their keys: of each a row, and the deltas over it if there are any.
 //!
 //! Owns [`RecordCache`]. Promises that what it says of a key counted when it was asked, as long as whoever changes what counts of one keeps to the order below; that a look takes no lock; and that it takes no more
 //! memory than it was given, but for what nobody has let go of yet. Must not know which files count, nor what is in the log.
@@ -37,7 +37,7 @@ use hedgerow_device::{SharedBytes, SharedCopy};
 
 use super::block::is_of_key;
 use super::first_reads::FirstReads;
-use super::reader::{FoundRecord, SstKey};
+use super::reader::{FoundRecord, FoundRecords, SstKey};
 use crate::epoch::copies::{CopySets, bytes_of};
 use crate::epoch::{Epoch, Guard};
 use crate::stripes::Stripes;
@@ -73,7 +73,7 @@ pub(crate) struct RecordCache {
     /// Of the runs from which on what was looked up counts.
     generation: AtomicU64,
     looked_up: FirstReads,
-    /// Records to be taken in, each with its hash, the generation and its length before it, in words.
+    /// Records to be taken in, those of a key together, with its hash, the generation and their length before them, in words.
     offered: Mutex<Vec<u64>>,
     /// Those that are being taken in. Whose lock is held by who takes the one of `offered`.
     taking: Mutex<Vec<u64>>,
@@ -139,15 +139,15 @@ impl RecordCache {
         self.hits.sum(HIT)
     }
 
-    /// The record of a key, if it is here.
+    /// The records of a key, if they are here.
     #[inline]
-    pub(crate) fn get(&self, key: &SstKey, guard: &Guard<'_>) -> Option<FoundRecord> {
+    pub(crate) fn get(&self, key: &SstKey, guard: &Guard<'_>) -> Option<FoundRecords> {
         let found = self.find(key, (guard, true))?;
         self.hits.add(HIT);
-        Some(found)
+        Some(found.with_rest())
     }
 
-    /// Whether the record of a key is here.
+    /// Whether the records of a key are here.
     pub(crate) fn has(&self, key: &SstKey, guard: &Guard<'_>) -> bool {
         self.find(key, (guard, false)).is_some()
     }
@@ -155,17 +155,18 @@ impl RecordCache {
     #[inline]
     fn find(&self, key: &SstKey, how: (&Guard<'_>, bool)) -> Option<FoundRecord> {
         self.sets.get()?.find(key.hash(), how, |copy| {
-            let record = FoundRecord::alone(copy);
+            let record = FoundRecord::first_of(copy);
             // Two keys may be alike in their hashes.
             let is_it = is_of_key(&record.record(), key.bytes());
             is_it.then_some(record)
         })
     }
 
-    /// Offers what runs of this generation have of a key: it is copied, to be [taken in](RecordCache::take_in) if it counts still then. Nothing of one that was not looked up lately, nor
+    /// Offers what runs of this generation have of a key, newest first: it is copied, to be [taken in](RecordCache::take_in) if it counts still then. Nothing of one that was not looked up lately, nor
     /// where so much is offered that nobody comes after.
-    pub(crate) fn offer(&self, key: &SstKey, record: &FoundRecord, generation: u64) {
-        let (bytes, bytes_max) = (record.record().record_bytes(), self.bytes_max() / SHARE_MAX);
+    pub(crate) fn offer(&self, key: &SstKey, records: &[FoundRecord], generation: u64) {
+        let bytes: usize = records.iter().map(|record| record.record().record_bytes()).sum();
+        let bytes_max = self.bytes_max() / SHARE_MAX;
         if bytes as u64 > bytes_max.min(RECORD_BYTES_MAX) || self.looked_up.is_first(key.hash()) {
             return;
         }
@@ -173,7 +174,7 @@ impl RecordCache {
             && offered.len() + HEAD_WORDS + bytes / 8 <= OFFERED_WORDS_MAX
         {
             offered.extend([key.hash(), generation, bytes as u64 / 8]);
-            record.copy_to(&mut offered);
+            records.iter().for_each(|record| record.copy_to(&mut offered));
         }
     }
 

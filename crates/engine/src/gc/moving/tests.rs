@@ -93,6 +93,51 @@ fn a_row_that_is_asked_for_again_is_in_memory_until_it_changes_and_moves() {
     assert!((0..100).all(|n| get(n).is_none()));
 }
 
+/// A row of which a newer run has a delta is two reads of the disk: both stay in memory together, until they change.
+#[test]
+fn a_row_with_deltas_over_it_stays_in_memory_with_them() {
+    let mut tight = Tight::new();
+    let table = tight.table.take().unwrap();
+    let engine = table.engine();
+    let lower = || engine.metrics().sorted_tables;
+    let row = |n: u64| {
+        let row = table.get(&n).unwrap().unwrap();
+        (row.get_as::<i64>("n").unwrap(), row.get_as::<String>("text").unwrap())
+    };
+    let keys = || 0..50u64;
+    keys().for_each(|n| table.put(&n, &row! { n: n as i64, text: "abc" }).unwrap());
+    engine.move_now();
+    for deltas in [1, 2] {
+        keys().for_each(|n| table.update(&n, &row! { n: (n + 100 * deltas) as i64 }).unwrap());
+        engine.move_now();
+        let is_as_written = || keys().all(|n| row(n) == ((n + 100 * deltas) as i64, "abc".to_owned()));
+        for _ in 0..3 {
+            assert!(is_as_written());
+            engine.tend_cache();
+        }
+        let before = lower();
+        assert!(is_as_written());
+        let after = lower();
+        assert_eq!(
+            (after.record_cache_hits - before.record_cache_hits, after.looks - before.looks),
+            (50, 0),
+            "{deltas} deltas"
+        );
+    }
+    table.update(&7, &row! { text: "new" }).unwrap();
+    assert_eq!((row(7), row(8)), ((207, "new".to_owned()), (208, "abc".to_owned())));
+    // A field that expires is no more than a delta says: its delta does not stay.
+    table.update_expiring(&9, &row! { text: "soon" }, Expiry::at_unix_ms(5_000)).unwrap();
+    engine.move_now();
+    assert_eq!((row(7), row(9)), ((207, "new".to_owned()), (209, "soon".to_owned())));
+    let hits = lower().record_cache_hits;
+    for _ in 0..4 {
+        assert_eq!(row(9).1, "soon");
+        engine.tend_cache();
+    }
+    assert_eq!(lower().record_cache_hits, hits);
+}
+
 /// What the rows of a store should be.
 type Model = BTreeMap<u64, (i64, String)>;
 

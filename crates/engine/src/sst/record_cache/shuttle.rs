@@ -20,7 +20,7 @@ fn row(sequence: u64) -> FoundRecord {
     let mut bytes = vec![0; spec.record_bytes()];
     spec.encode_without_checksums(&mut bytes, sequence, |body| body.fill(0));
     let words = bytes.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().expect("eight")));
-    FoundRecord::alone(SharedCopy::of(SharedBytes::of(&mut words.collect::<Vec<u64>>())))
+    FoundRecord::first_of(SharedCopy::of(SharedBytes::of(&mut words.collect::<Vec<u64>>())))
 }
 
 /// What runs have of the key, and their generation; and what the index has let go of last.
@@ -52,11 +52,11 @@ impl Below {
         let least = self.forgotten.load(Ordering::SeqCst);
         match self.records.get(&key, &guard) {
             Some(found) => {
-                assert!(found.sequence() >= least, "{} of {least}", found.sequence());
+                assert!(found[0].sequence() >= least, "{} of {least}", found[0].sequence());
             }
             None => {
                 let runs = *self.runs.lock();
-                self.records.offer(&key, &row(runs), runs);
+                self.records.offer(&key, &[row(runs)], runs);
             }
         }
     }

@@ -22,7 +22,7 @@ fn row(n: u32, sequence: u64, body_bytes: usize) -> FoundRecord {
     spec.encode_without_checksums(&mut bytes, sequence, |body| body.fill(n as u8));
     let mut words: Vec<u64> =
         bytes.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap())).collect();
-    FoundRecord::alone(SharedCopy::of(SharedBytes::of(&mut words)))
+    FoundRecord::first_of(SharedCopy::of(SharedBytes::of(&mut words)))
 }
 
 struct Cached {
@@ -37,7 +37,7 @@ impl Cached {
     }
 
     fn get(&self, n: u32) -> Option<u64> {
-        let found = self.records.get(&key_of(n), &self.epoch.pin())?;
+        let found = self.records.get(&key_of(n), &self.epoch.pin())?.remove(0);
         assert_eq!(found.key(), n.to_be_bytes());
         assert!(found.body().iter().all(|&byte| byte == n as u8));
         Some(found.sequence())
@@ -46,7 +46,7 @@ impl Cached {
     /// Asked for as often as it takes to come in.
     fn put(&self, n: u32, sequence: u64, generation: u64) {
         let row = row(n, sequence, 100);
-        (0..2).for_each(|_| self.records.offer(&key_of(n), &row, generation));
+        (0..2).for_each(|_| self.records.offer(&key_of(n), std::slice::from_ref(&row), generation));
         self.records.take_in();
     }
 }
@@ -54,10 +54,10 @@ impl Cached {
 #[test]
 fn a_row_comes_in_when_it_is_found_again_and_goes_when_it_is_forgotten() {
     let cached = Cached::new(1 << 20, 0);
-    cached.records.offer(&key_of(1), &row(1, 7, 100), 0);
+    cached.records.offer(&key_of(1), &[row(1, 7, 100)], 0);
     assert_eq!((cached.records.take_in(), cached.get(1)), (0, None), "nobody asked for it before");
     assert!(!cached.records.is_in_use() && cached.records.bytes() == 0);
-    cached.records.offer(&key_of(1), &row(1, 7, 100), 0);
+    cached.records.offer(&key_of(1), &[row(1, 7, 100)], 0);
     assert_eq!(cached.get(1), None, "nobody took it in");
     assert_eq!((cached.records.take_in(), cached.get(1)), (1, Some(7)));
     let alone = cached.records.bytes();
@@ -77,7 +77,7 @@ fn what_was_found_before_rows_moved_does_not_come_in_after() {
     let cached = Cached::new(1 << 20, 0);
     cached.put(1, 7, 0);
     let old = row(1, 7, 100);
-    cached.records.offer(&key_of(1), &old, 0);
+    cached.records.offer(&key_of(1), &[old], 0);
     cached.records.rise_to(3);
     cached.records.forget(&key_of(1));
     assert_eq!((cached.records.take_in(), cached.get(1)), (1, None));
@@ -93,7 +93,7 @@ fn keys_that_are_alike_in_their_hashes_are_told_apart() {
     cached.put(1, 7, 0);
     let other = key_of(2).hashed_to(key_of(1).hash());
     assert!(!cached.records.has(&other, &cached.epoch.pin()));
-    (0..2).for_each(|_| cached.records.offer(&other, &row(2, 8, 100), 0));
+    (0..2).for_each(|_| cached.records.offer(&other, &[row(2, 8, 100)], 0));
     cached.records.take_in();
     assert!(cached.records.has(&other, &cached.epoch.pin()) && cached.get(1).is_none());
 }
@@ -132,7 +132,7 @@ fn it_keeps_to_its_memory_and_keeps_what_is_asked_for() {
 fn a_row_that_would_push_out_many_others_does_not_come_in() {
     let cached = Cached::new(1 << 18, 0);
     for body_bytes in [(1 << 18) / SHARE_MAX as usize + 1, 1 << 18] {
-        (0..3).for_each(|_| cached.records.offer(&key_of(1), &row(1, 7, body_bytes), 0));
+        (0..3).for_each(|_| cached.records.offer(&key_of(1), &[row(1, 7, body_bytes)], 0));
     }
     assert_eq!(cached.records.take_in(), 0);
     let none = Cached::new(0, 0);
@@ -146,7 +146,7 @@ fn what_nobody_takes_in_is_bounded() {
     let cached = Cached::new(1 << 20, 0);
     let offered = || cached.records.offered.lock().len();
     for n in 0..2000 {
-        (0..2).for_each(|_| cached.records.offer(&key_of(n), &row(n, 1, 2000), 0));
+        (0..2).for_each(|_| cached.records.offer(&key_of(n), &[row(n, 1, 2000)], 0));
     }
     assert!(offered() <= OFFERED_WORDS_MAX && offered() > OFFERED_WORDS_MAX / 2);
     assert!(cached.records.take_in() > 0 && offered() == 0);
