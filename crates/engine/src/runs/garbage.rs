@@ -160,7 +160,7 @@ pub(super) fn estimate(runs: &Arc<OpenRuns>, is_stopped: &dyn Fn() -> bool) -> R
 
 /// Keys of a table that a file has in a run, chosen at random; fewer than `count` where others of the file do not count, or cannot be read.
 fn keys_of(run: &OpenRun, (sst, table): (&Sst, u32), count: u64, random: &mut Random) -> Vec<SstKey> {
-    let (mut keys, mut reads) = (Vec::new(), BlockReads::new());
+    let (mut keys, mut reads) = (Vec::new(), BlockReads::for_nobody());
     let mut chosen: Vec<Random> = (0..count).map(|_| Random::from_seed(random.next_u64())).collect();
     let counts = |key: &SstKey| run.range_of(key.bytes()).is_some_and(|of| of.sst.id() == sst.id());
     while !chosen.is_empty() {

@@ -110,6 +110,8 @@ const WALK_AHEAD_MAX: usize = 64;
 pub struct BlockReads {
     /// For a thread that must not wait: it takes what the page cache has.
     copies_at_once: bool,
+    /// What it reads is not kept, nor does it count as asked for.
+    for_nobody: bool,
     wanted: Vec<Wanted>,
     held: HashMap<HeldAddress, Result<Arc<Block>>, BuildHasherDefault<AddressHasher>>,
     held_bytes: usize,
@@ -126,6 +128,11 @@ impl BlockReads {
     /// For a thread that will wait: what the block cache does not have is read by [`BlockReads::run`], all together.
     pub fn new() -> BlockReads {
         BlockReads::default()
+    }
+
+    /// For a thread that looks at what nobody asked for: what it reads does not stay in memory, and is not taken for what is asked for.
+    pub(crate) fn for_nobody() -> BlockReads {
+        BlockReads { for_nobody: true, ..BlockReads::default() }
     }
 
     /// For a thread that must not wait: what the page cache has is copied from there at once, and only the rest lacks.
@@ -203,7 +210,8 @@ impl BlockReads {
     /// The read of a block of this kind.
     fn file_read<'s>(&self, kind: EntryKind, sst: &'s Sst, pages: PageRange) -> FileRead<'s> {
         // What was read for who must not wait is to be at hand for others of the kind, and blocks of the index are asked for again.
-        let past_cache = !self.copies_at_once && kind == EntryKind::Record && sst.is_first_read(pages);
+        let is_first = || !self.copies_at_once && kind == EntryKind::Record && sst.is_first_read(pages);
+        let past_cache = self.for_nobody || is_first();
         sst.file_read(pages, past_cache)
     }
 
@@ -217,7 +225,9 @@ impl BlockReads {
     ) {
         let opened = |bytes| sst.open_block(bytes, pages, address.kind);
         let block = bytes.map_err(Error::from).and_then(opened);
-        if let Ok(block) = &block {
+        if let Ok(block) = &block
+            && !self.for_nobody
+        {
             sst.keep(pages, block);
         }
         self.hold(address, block);

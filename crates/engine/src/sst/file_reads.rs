@@ -27,6 +27,12 @@ impl FileReads {
         self.0.load(Ordering::Relaxed) & !HAD_ALL >= MANY
     }
 
+    /// How many they are, up to many.
+    #[cfg(test)]
+    pub(super) fn count(&self) -> u32 {
+        self.0.load(Ordering::Relaxed) & !HAD_ALL
+    }
+
     /// Whether memory had all of the file, or that was tried. If it has gone from memory since, that is too small for it: it is not brought again.
     pub(super) fn all_was_in_memory(&self) -> bool {
         self.0.load(Ordering::Relaxed) & HAD_ALL != 0

@@ -524,6 +524,12 @@ impl Sst {
         self.inner.reads.are_many()
     }
 
+    /// How many of its blocks were read that the cache had not, up to many.
+    #[cfg(test)]
+    pub(crate) fn blocks_read(&self) -> u32 {
+        self.inner.reads.count()
+    }
+
     /// Whether so much of it is read that memory is to have all of it, and nobody saw to that.
     pub(crate) fn is_to_be_brought(&self) -> bool {
         self.is_read_much() && !self.was_all_in_memory()

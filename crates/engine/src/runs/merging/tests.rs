@@ -892,6 +892,7 @@ fn garbage_of_before_a_store_was_opened_is_taken_off() {
     let garbage = garbage_in(&db);
     assert!(garbage * 10 > before * 9 && garbage * 9 < before * 10, "{garbage}, and before {before}");
     assert_eq!(garbage_in(&db), garbage, "it is found once");
+    assert!(db.engine().runs.current().files().iter().all(|sst| sst.blocks_read() == 0), "nobody asked");
     db.collect().unwrap();
     let left = bytes_in(&db.engine().runs.current());
     assert!(left * 10 <= once * 25, "{left} left of what takes {once} once for each table");
