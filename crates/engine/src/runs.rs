@@ -120,7 +120,7 @@ impl FoundVersions {
 
     /// Whether the last of them is a row.
     pub(crate) fn has_row(&self) -> bool {
-        self.records.last().is_some_and(|last| last.record().kind() == RecordKind::Row)
+        self.records.last().is_some_and(|last| last.head().kind() == RecordKind::Row)
     }
 
     /// Whether there is no row.
@@ -130,7 +130,7 @@ impl FoundVersions {
 
     /// Takes in what an older run has. Whether what is older still goes with it.
     pub(crate) fn push(&mut self, older: FoundRecord) -> bool {
-        let kind = older.record().kind();
+        let kind = older.head().kind();
         if kind != RecordKind::Tombstone {
             self.records.push(older);
         }

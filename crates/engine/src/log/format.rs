@@ -356,6 +356,56 @@ pub(crate) struct Record<'a> {
     verified: Cell<u128>,
 }
 
+/// What a record says of itself before its body, of bytes that [`Record::parse`] found to be one: for who compares keys, and needs no place for the rest.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RecordHead<'a> {
+    bytes: &'a SharedBytes,
+}
+
+impl<'a> RecordHead<'a> {
+    /// Of bytes that begin with a record.
+    #[inline]
+    pub(crate) fn of_parsed(bytes: &'a SharedBytes) -> RecordHead<'a> {
+        RecordHead { bytes }
+    }
+
+    /// The part of a fixed length.
+    #[inline(always)]
+    fn fixed(self) -> &'a [u8] {
+        self.bytes.frozen(0..HEADER_BYTES)
+    }
+
+    pub(crate) fn kind(self) -> RecordKind {
+        RecordKind::of(u16::from(self.fixed()[36])).expect("it was parsed")
+    }
+
+    #[inline]
+    pub(crate) fn record_bytes(self) -> usize {
+        u32_at(self.fixed(), 4) as usize
+    }
+
+    #[inline]
+    pub(crate) fn sequence(self) -> u64 {
+        u64_at(self.fixed(), 8)
+    }
+
+    #[inline]
+    pub(crate) fn table(self) -> u32 {
+        u32_at(self.fixed(), 24)
+    }
+
+    #[inline]
+    pub(crate) fn flags(self) -> u8 {
+        self.fixed()[37]
+    }
+
+    #[inline]
+    pub(crate) fn key(self) -> &'a [u8] {
+        let start = if self.flags() & FLAG_EXPIRES != 0 { HEADER_BYTES + 8 } else { HEADER_BYTES };
+        self.bytes.frozen(start..start + key_bytes(self.fixed()))
+    }
+}
+
 /// Bytes that should begin with a record.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RawRecord<'a> {
@@ -498,14 +548,18 @@ impl<'a> Record<'a> {
         self.invalidated
     }
 
-    /// The part of a fixed length.
+    #[inline(always)]
+    fn head(&self) -> RecordHead<'a> {
+        RecordHead { bytes: self.bytes }
+    }
+
     #[inline(always)]
     fn header(&self) -> &'a [u8] {
-        self.bytes.frozen(0..HEADER_BYTES)
+        self.head().fixed()
     }
 
     pub(crate) fn flags(&self) -> u8 {
-        self.header()[37]
+        self.head().flags()
     }
 
     pub(crate) fn offset(&self) -> u64 {
@@ -522,7 +576,7 @@ impl<'a> Record<'a> {
     }
 
     pub(crate) fn sequence(&self) -> u64 {
-        u64_at(self.header(), 8)
+        self.head().sequence()
     }
 
     /// Whether it says how the catalog of tables changes, and nothing of a row.
@@ -543,7 +597,7 @@ impl<'a> Record<'a> {
     }
 
     pub(crate) fn table(&self) -> u32 {
-        u32_at(self.header(), 24)
+        self.head().table()
     }
 
     pub(crate) fn schema_version(&self) -> u16 {
@@ -557,8 +611,7 @@ impl<'a> Record<'a> {
     }
 
     pub(crate) fn key(&self) -> &'a [u8] {
-        let start = if self.flags() & FLAG_EXPIRES != 0 { HEADER_BYTES + 8 } else { HEADER_BYTES };
-        self.bytes.frozen(start..start + key_bytes(self.header()))
+        self.head().key()
     }
 
     /// The number in a batch frame's body.

@@ -309,7 +309,7 @@ struct MergeHead {
 /// The greatest is the one whose record comes next: by table and key, and of one key the newest.
 impl Ord for MergeHead {
     fn cmp(&self, other: &MergeHead) -> Ordering {
-        let (one, two) = (self.record.record(), other.record.record());
+        let (one, two) = (self.record.head(), other.record.head());
         let by_key = (two.table(), two.key()).cmp(&(one.table(), one.key()));
         by_key.then_with(|| other.walk.run().cmp(&self.walk.run()))
     }
@@ -401,15 +401,15 @@ impl<'r> MergeWalk<'r> {
                 Some(next) => std::mem::replace(record, next),
                 None => PeekMut::pop(head).record,
             };
-            self.read_bytes += record.record().record_bytes() as u64;
+            self.read_bytes += record.head().record_bytes() as u64;
             let read = file.map(|number| self.read.entry((number, record.table())).or_default());
-            match (read, record.record().kind()) {
+            match (read, record.head().kind()) {
                 (Some([rows, _]), RecordKind::Row) => *rows += 1,
                 (Some([_, deltas]), RecordKind::Delta) => *deltas += 1,
                 _ => {}
             }
             if !is_whole {
-                is_whole = record.record().kind() != RecordKind::Delta;
+                is_whole = record.head().kind() != RecordKind::Delta;
                 versions.push(record);
             }
         }

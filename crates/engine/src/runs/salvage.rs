@@ -314,7 +314,7 @@ impl LeftWalk<'_> {
             records.extend(self.step().map(|record| (run, record)));
         }
         self.gaps.retain(|(_, gap)| *gap.keys[1] > *at);
-        let is_row = |record: &FoundRecord| record.record().kind() != RecordKind::Delta;
+        let is_row = |record: &FoundRecord| record.head().kind() != RecordKind::Delta;
         records.sort_by(|(a_run, a), (b_run, b)| {
             (b_run, b.sequence(), is_row(b)).cmp(&(a_run, a.sequence(), is_row(a)))
         });

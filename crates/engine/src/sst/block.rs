@@ -17,7 +17,7 @@ use super::first_reads::FirstReads;
 use super::format::{Codec, EntryKind, HEAD_BYTES, PAGE_BYTES, PageRange, SstId, StoredBlock, open_block};
 use super::look_counts::{LookCount, LookCounts};
 use crate::Result;
-use crate::log::format::{FLAG_EXPIRES, FLAG_FIELD_EXPIRY, Record, RecordKind};
+use crate::log::format::{FLAG_EXPIRES, FLAG_FIELD_EXPIRY, Record, RecordHead, RecordKind};
 
 /// More than any block has, compressed or not: a row of the largest size alone.
 pub(super) const RAW_BYTES_MAX: usize = 80 << 20;
@@ -131,6 +131,12 @@ impl Block {
         self.parsed(self.range(n)).expect("it was looked at when the block was read")
     }
 
+    /// What the `n`-th entry of a data block says before its body.
+    #[inline]
+    pub(super) fn head(&self, n: usize) -> RecordHead<'_> {
+        RecordHead::of_parsed(self.shared_entry(n))
+    }
+
     /// The record that takes up `range`.
     fn parsed(&self, range: Range<usize>) -> Option<Record<'_>> {
         parsed(self.bytes.shared().get(range)?)
@@ -166,7 +172,7 @@ pub(super) fn parsed_first(bytes: &SharedBytes) -> Option<Record<'_>> {
 }
 
 /// Whether it is the record of this key (composite).
-pub(super) fn is_of_key(record: &Record<'_>, key: &[u8]) -> bool {
+pub(super) fn is_of_key(record: RecordHead<'_>, key: &[u8]) -> bool {
     record.table().to_be_bytes() == key[..4] && *record.key() == key[4..]
 }
 

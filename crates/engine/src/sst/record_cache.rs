@@ -157,7 +157,7 @@ impl RecordCache {
         self.sets.get()?.find(key.hash(), how, |copy| {
             let record = FoundRecord::first_of(copy);
             // Two keys may be alike in their hashes.
-            let is_it = is_of_key(&record.record(), key.bytes());
+            let is_it = is_of_key(record.head(), key.bytes());
             is_it.then_some(record)
         })
     }
@@ -165,7 +165,7 @@ impl RecordCache {
     /// Offers what runs of this generation have of a key, newest first: it is copied, to be [taken in](RecordCache::take_in) if it counts still then. Nothing of one that was not looked up lately, nor
     /// where so much is offered that nobody comes after.
     pub(crate) fn offer(&self, key: &SstKey, records: &[FoundRecord], generation: u64) {
-        let bytes: usize = records.iter().map(|record| record.record().record_bytes()).sum();
+        let bytes: usize = records.iter().map(|record| record.head().record_bytes()).sum();
         let bytes_max = self.bytes_max() / SHARE_MAX;
         if bytes as u64 > bytes_max.min(RECORD_BYTES_MAX) || self.looked_up.is_first(key.hash()) {
             return;

@@ -49,7 +49,7 @@ fn key_of(found: &FoundVersions) -> Option<&[u8]> {
 }
 
 fn bytes_of(found: &FoundVersions) -> usize {
-    found.records().iter().map(|found| found.record().record_bytes()).sum()
+    found.records().iter().map(|found| found.head().record_bytes()).sum()
 }
 
 impl RunsAhead {
