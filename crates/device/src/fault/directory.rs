@@ -26,7 +26,8 @@ fn missing(what: &'static str, name: &str) -> DeviceError {
 
 impl Record {
     fn may(&mut self, call: FileCall, what: &'static str, name: &str) -> Result<()> {
-        match self.faults.files.next(call) {
+        let is_unreadable = call == FileCall::Read && self.faults.files.unreadable.contains(name);
+        match self.faults.files.next(call).or(is_unreadable.then_some(Refusal::Io)) {
             Some(refusal) => Err(refused(call, what, name, refusal)),
             None => Ok(()),
         }
@@ -177,6 +178,11 @@ impl CrashSim {
     /// Calls of this kind on files are refused as `fault` says, until [`CrashSim::clear_faults`].
     pub fn fail_file_calls(&self, call: FileCall, fault: Fault) {
         self.record().faults.files.set(call, fault);
+    }
+
+    /// Reads of the file of this name are refused with [`Refusal::Io`], until [`CrashSim::clear_faults`].
+    pub fn refuse_reads_of(&self, name: &str) {
+        self.record().faults.files.unreadable.insert(name.to_owned());
     }
 
     /// From now on syncs of files or names that `lies` picks succeed without effect. Against the fault model: for showing that a test

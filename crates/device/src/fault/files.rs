@@ -94,6 +94,8 @@ pub(super) struct FileFaults {
     calls: [Option<Fault>; 6],
     /// Such syncs succeed without effect.
     pub(super) lies: Option<fn(SyncOf<'_>) -> bool>,
+    /// Files of these names cannot be read.
+    pub(super) unreadable: BTreeSet<String>,
 }
 
 impl FileFaults {

@@ -2,7 +2,7 @@
 //!
 //! Owns [`Merges`]: that there is one at a time, what they came to, and which files they leave alone. Must not know how runs are merged.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{OpenRun, OpenRuns};
 use std::sync::Arc;
@@ -11,6 +11,11 @@ use super::garbage::{Replaced, ReplacedSample, estimate};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::{Error, ErrorKind};
+
+/// A file that could not be read for so many merges, and for none between, is left alone for a while: so long, and after each try that fails twice as long, up to about a day.
+const UNREAD_MAX: u32 = 3;
+const UNREAD_PAUSE_MS: u64 = 10 * 60 * 1000;
+const UNREAD_DOUBLINGS_MAX: u32 = 7;
 
 /// What was merged since the store was opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -38,6 +43,8 @@ pub(super) struct Merges {
     backlog: AtomicU64,
     /// Files in which a merge met corruption: runs with one are left alone, and looks at what is damaged say so.
     damaged: Mutex<BTreeSet<u64>>,
+    /// Files that could not be read: for how many merges, and until when they are left alone, in ms since 1970.
+    unread: Mutex<BTreeMap<u64, (u32, u64)>>,
     pub(super) replaced: Mutex<Replaced>,
     /// There were runs when the store was opened, of which it knows nothing yet.
     lacks_opened: AtomicBool,
@@ -65,10 +72,19 @@ impl Merges {
         self.replaced.lock().take_in(estimated);
     }
 
-    /// Whether a file of the run is known to be damaged.
-    pub(super) fn has_damaged(&self, run: &OpenRun) -> bool {
+    /// Whether a file of the run is known to be damaged, or could not be read lately.
+    pub(super) fn has_damaged(&self, run: &OpenRun, now_ms: u64) -> bool {
+        let has = |is_damaged: &dyn Fn(u64) -> bool| {
+            run.ranges.iter().any(|range| is_damaged(range.sst.id().number))
+        };
         let damaged = self.damaged.lock();
-        run.ranges.iter().any(|range| damaged.contains(&range.sst.id().number))
+        if has(&|number| damaged.contains(&number)) {
+            return true;
+        }
+        drop(damaged);
+        let unread = self.unread.lock();
+        !unread.is_empty()
+            && has(&|number| unread.get(&number).is_some_and(|(_, until_ms)| now_ms < *until_ms))
     }
 
     /// So much is thought to be garbage.
@@ -85,17 +101,36 @@ impl Merges {
         self.backlog.load(Ordering::Relaxed) as f64 / 1000.0
     }
 
+    /// These files were read.
+    pub(super) fn were_read(&self, files: impl Iterator<Item = u64>) {
+        let mut unread = self.unread.lock();
+        if !unread.is_empty() {
+            files.for_each(|number| {
+                unread.remove(&number);
+            });
+        }
+    }
+
     /// A slice counts, of which so many bytes were written.
     pub(super) fn count(&self, bytes: u64) {
         self.slices.fetch_add(1, Ordering::Relaxed);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// A slice came to nothing, because of what is in these files, if not of what the capacity tier refused.
-    pub(super) fn failed(&self, error: Error, files: Vec<u64>) -> Error {
+    /// A slice came to nothing, because of what is in these files, or because they cannot be read; if there are none, because of what the capacity tier refused.
+    pub(super) fn failed(&self, error: Error, files: Vec<u64>, now_ms: u64) -> Error {
         self.failures.fetch_add(1, Ordering::Relaxed);
         if matches!(error.kind(), ErrorKind::Corrupted | ErrorKind::Invalid) {
             self.damaged.lock().extend(files);
+            return error;
+        }
+        let mut unread = self.unread.lock();
+        for number in files {
+            let (times, until_ms) = unread.entry(number).or_default();
+            *times += 1;
+            if let Some(more) = times.checked_sub(UNREAD_MAX) {
+                *until_ms = now_ms.saturating_add(UNREAD_PAUSE_MS << more.min(UNREAD_DOUBLINGS_MAX));
+            }
         }
         error
     }

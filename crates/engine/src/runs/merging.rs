@@ -44,7 +44,7 @@ use crate::log::Log;
 use crate::log::format::{FLAG_FIELD_EXPIRY, Record, RecordKind};
 use crate::manifest::version::{FileRange, TakenRecords};
 use crate::sst::{FoundRecord, Sst, SstCursor, SstKey, SstRecord, SstRecordKind, WalkBlocks, composite_key};
-use crate::{Error, Result};
+use crate::{Error, ErrorKind, Result};
 
 /// A slice ends once so many bytes of records were read for it, however few were written.
 const READ_BYTES_MAX: u64 = 8 * TARGET_BYTES;
@@ -597,14 +597,14 @@ impl Runs {
         if !slice.inputs().iter().all(|run| self.may_merge(run, store)) {
             return Ok(Merged::NotNow);
         }
+        let failed = |error: Error, files: Vec<u64>| self.merges.failed(error, files, store.now_ms());
         if !slice.handed_down.is_empty() {
-            self.hand_down(log, &slice).map_err(|error| self.merges.failed(error, Vec::new()))?;
+            self.hand_down(log, &slice).map_err(|error| failed(error, Vec::new()))?;
             job.from = successor(std::mem::take(&mut slice.keys[1]));
             return Ok(Merged::Slice);
         }
         let written = self.write_slice(log, &mut slice, store);
-        let Some(written) = written.map_err(|failure| self.merges.failed(failure.error, failure.files))?
-        else {
+        let Some(written) = written.map_err(|failure| failed(failure.error, failure.files))? else {
             return Ok(Merged::Stopped);
         };
         if let Err(error) = self.put_in_place(log, &slice, &written, store) {
@@ -612,7 +612,7 @@ impl Runs {
             if log.check_writable().is_ok() {
                 self.discard(written.files);
             }
-            return Err(self.merges.failed(error, Vec::new()));
+            return Err(failed(error, Vec::new()));
         }
         // What was written anew alone, for what of its files did not count, is that no more: there is an end of it.
         let counting = runs.counting_bytes();
@@ -650,7 +650,7 @@ impl Runs {
         // Asked before anybody asks whether a table is there: it is loaded, or it has been.
         !self.is_loading(run.ranges.iter().map(|range| &range.sst))
             && run.is_visible(store.oldest_snapshot().unwrap_or(u64::MAX))
-            && !self.merges.has_damaged(run)
+            && !self.merges.has_damaged(run, store.now_ms())
     }
 
     /// Notes how far what is to be merged is beyond the limits, for [`Runs::merge_backlog`].
@@ -725,7 +725,13 @@ impl Runs {
             let versions = walk.next_key()?;
             let Some(newest) = versions.first() else { break };
             let pushed = out.push(&versions);
-            pushed.map_err(|error| SliceFailure { error, files: slice.files_with(&key_of(newest)) })?;
+            pushed.map_err(|error| match error.kind() {
+                ErrorKind::Corrupted | ErrorKind::Invalid => {
+                    SliceFailure { error, files: slice.files_with(&key_of(newest)) }
+                }
+                // Of what is written.
+                _ => SliceFailure::from(error),
+            })?;
             if out.run.bytes() >= TARGET_BYTES || walk.read_bytes >= READ_BYTES_MAX {
                 slice.keys[1] = key_of(newest);
                 break;
@@ -766,6 +772,7 @@ impl Runs {
         let Some(into) = slice.output_run() else { return Ok(()) };
         let rises = written.has_dropped_expired;
         self.replace_merged(log, into, (&written.files, rises), (&written.trimmed, &written.taken))?;
+        self.merges.were_read(written.trimmed.iter().map(|of| of.number));
         let bytes: u64 = written.files.iter().map(|sst| sst.file_bytes().unwrap_or(0)).sum();
         self.merges.count(bytes);
         Ok(())

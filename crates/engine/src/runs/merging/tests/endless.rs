@@ -43,3 +43,62 @@ fn garbage_beneath_a_run_that_cannot_be_merged_is_merged_once() {
     }));
     drop(snapshot);
 }
+
+/// A file that cannot be read costs its run being merged, as a damaged one does: those on either side are merged among themselves. It is tried again after a while.
+#[test]
+fn a_file_that_cannot_be_read_is_left_alone_for_a_while() {
+    let sim = CrashSim::new(CrashModel::Pages, 64 << 20);
+    let (tiers, clock) = ((FastTier::simulated(&sim), CapacityTier::simulated(&sim)), Clock::manual(1_000));
+    let db = Db::open_at(tiers, moving(Durability::Process), clock.clone()).unwrap();
+    let (table, engine) = (db.create_table("t", schema()).unwrap(), db.engine());
+    for n in 0..20 {
+        put_all(&table, 0..100, n);
+        engine.move_now();
+    }
+    let bad = engine.runs.current().runs()[8].ranges[0].sst.id().file_name();
+    sim.refuse_reads_of(&bad);
+    // Until nothing is left to be merged; how many merges failed.
+    let merge_all = || {
+        let limits = MergeLimits { runs_max: 8, garbage_percent_max: 30 };
+        let (mut failures, mut merges) = (0, 0);
+        while let Some(mut job) = engine.runs.next_merge(&engine.tables_for_merge(), limits) {
+            let merged = loop {
+                match merge_one(engine, &mut job) {
+                    Ok(Merged::Slice) => {}
+                    merged => break merged,
+                }
+            };
+            if let Err(error) = merged {
+                assert_eq!(error.kind(), ErrorKind::Io);
+                failures += 1;
+            }
+            merges += 1;
+            assert!(merges < 50, "{failures} failures, and no end of it");
+        }
+        failures
+    };
+    assert_eq!(merge_all(), 3);
+    let apart = runs_of(engine);
+    assert!((3..=9).contains(&apart), "{apart} runs");
+    // All of them are too many again, with the one that is left alone: tried once, and then no more for a while.
+    for n in 20..40 {
+        put_all(&table, 0..100, n);
+        engine.move_now();
+    }
+    assert_eq!(merge_all(), 0);
+    clock.advance_ms(10 * 60 * 1000);
+    for n in 40..60 {
+        put_all(&table, 0..100, n);
+        engine.move_now();
+    }
+    assert_eq!(merge_all(), 1);
+    sim.clear_faults();
+    clock.advance_ms(24 * 60 * 60 * 1000);
+    for n in 60..80 {
+        put_all(&table, 0..100, n);
+        engine.move_now();
+    }
+    assert_eq!(merge_all(), 0);
+    assert!(!sim.process_kill().file_names().contains(&bad), "it is merged now");
+    assert!((0..100u64).all(|key| table.get(&key).unwrap().unwrap().get_as::<i64>("n").unwrap() == 79));
+}
