@@ -6,7 +6,7 @@ use std::time::Duration;
 use hedgerow_device::Random;
 use hedgerow_sim::eventually;
 
-use crate::client::{Server, Store, TempDir, clock, encode, on_every_store};
+use crate::client::{Client, Server, Store, TempDir, clock, encode, on_every_store};
 
 const WRONG_TYPE: &str = "(WRONGTYPE Operation against a key holding the wrong kind of value)";
 
@@ -358,6 +358,80 @@ fn fields_expire_on(store: Store) {
     clock.advance_ms(1);
     client.script(&[("HLEN h:1", "0"), ("HGETALL h:1", "[]"), ("EXISTS h:1", "0"), ("KEYS *", "[]")]);
     eventually("a hash without fields is counted no more", || client.run("DBSIZE") == "0");
+}
+
+/// From when the last field of a hash has expired there is no key, whether somebody has removed what is left or not: what is written then is a new key, of any type, without an expiry.
+#[test]
+fn a_hash_whose_fields_have_expired_is_no_key() {
+    on_every_store(a_hash_whose_fields_have_expired_is_no_key_on);
+}
+
+fn a_hash_whose_fields_have_expired_is_no_key_on(store: Store) {
+    let clock = clock();
+    let server = store.start_by(&clock, &[]);
+    let mut client = server.client();
+    // So many that most are not removed yet when they are written again.
+    let keys = || 0..1500;
+    let run_all = |client: &mut Client, commands: &dyn Fn(usize) -> Vec<(String, &'static str)>| {
+        let all: Vec<(String, &str)> = keys().flat_map(commands).collect();
+        let lines: String = all.iter().map(|(command, _)| format!("{command}\r\n")).collect();
+        client.send_raw(lines.as_bytes());
+        for (command, expected) in all {
+            assert_eq!(client.reply(), expected, "{command}");
+        }
+    };
+    run_all(&mut client, &|n| {
+        vec![
+            (format!("HSET k{n} f v"), "1"),
+            (format!("EXPIRE k{n} 100"), "1"),
+            (format!("HPEXPIRE k{n} 1000 FIELDS 1 f"), "[1]"),
+        ]
+    });
+    clock.advance_ms(1000);
+    run_all(&mut client, &|n| match n % 3 {
+        0 => vec![
+            (format!("HSET k{n} g 1"), "1"),
+            (format!("TTL k{n}"), "-1"),
+            (format!("HGETALL k{n}"), "[\"g\", \"1\"]"),
+        ],
+        1 => vec![
+            (format!("INCR k{n}"), "1"),
+            (format!("HSET k{n} g 1"), WRONG_TYPE),
+            (format!("TTL k{n}"), "-1"),
+            (format!("DEL k{n}"), "1"),
+            (format!("EXISTS k{n}"), "0"),
+        ],
+        _ => vec![
+            (format!("APPEND k{n} abc"), "3"),
+            (format!("TYPE k{n}"), "string"),
+            (format!("HINCRBY k{n} g 1"), WRONG_TYPE),
+            (format!("DEL k{n}"), "1"),
+            (format!("HINCRBY k{n} g 1"), "1"),
+            (format!("TTL k{n}"), "-1"),
+        ],
+    });
+}
+
+/// The same in a transaction, whose writes are made together.
+#[test]
+fn a_transaction_writes_no_field_onto_what_has_expired() {
+    let clock = clock();
+    let server = Server::start_by(&clock, &[]);
+    let mut client = server.client();
+    for n in 0..1500 {
+        client.send_raw(
+            format!("HSET k{n} f v\r\nEXPIRE k{n} 100\r\nHPEXPIRE k{n} 1000 FIELDS 1 f\r\n").as_bytes(),
+        );
+    }
+    (0..4500).for_each(|_| drop(client.reply()));
+    clock.advance_ms(1000);
+    let writes: String = (0..1500).map(|n| format!("HSET k{n} g {n}\r\n")).collect();
+    client.send_raw(format!("MULTI\r\n{writes}EXEC\r\n").as_bytes());
+    (0..1502).for_each(|_| drop(client.reply()));
+    for n in [0, 700, 1499] {
+        assert_eq!(client.run(&format!("TTL k{n}")), "-1");
+        assert_eq!(client.run(&format!("HGETALL k{n}")), format!("[\"g\", \"{n}\"]"));
+    }
 }
 
 #[test]

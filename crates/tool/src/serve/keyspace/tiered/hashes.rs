@@ -64,8 +64,13 @@ impl TieredHashView<'_, '_> {
 
     /// Whether there is a field: a row whose fields have all expired is no key.
     pub fn has_fields(&self) -> hedgerow::Result<bool> {
+        for slot in self.table.slots() {
+            if self.row.has(slot.id)? {
+                return Ok(true);
+            }
+        }
         let mut found = false;
-        self.for_each(|_, _| {
+        self.for_each_overflow(None, |_, _| {
             found = true;
             false
         })?;
@@ -185,6 +190,8 @@ struct OwnFields<'v> {
 #[derive(Default, Clone, Copy)]
 struct Before {
     exists: bool,
+    /// There is a row whose fields have all expired, and which nobody has removed yet: no key.
+    is_left_over: bool,
     /// How many of the fields to be written the row does not have.
     new: usize,
     overflow_fields: Option<OverflowFields>,
@@ -290,6 +297,15 @@ impl TieredKeyspace {
         Ok(table.table().exists(row)?)
     }
 
+    /// Whether there is a row of a hash whose fields have all expired, if the key is known to be no hash.
+    #[inline]
+    pub(super) fn has_left_over_row(&self, space: usize, key: &[u8]) -> Outcome<bool> {
+        let Some((index, row)) = self.locate(space, key) else { return Ok(false) };
+        let table = &self.tables[index];
+        let may_have = table.has_expiring_fields() && !table.table().is_known_to_be_empty();
+        Ok(may_have && table.table().exists(row)?)
+    }
+
     /// Whether there is a row of a hash, perhaps without a field in it.
     #[inline]
     pub(super) fn has_hash_row(&self, space: usize, key: &[u8]) -> Outcome<bool> {
@@ -389,6 +405,12 @@ impl TieredKeyspace {
         };
         if whole.is_none() && !before.exists && self.string_exists(space, key)? {
             return Err(Failure::WRONG_TYPE);
+        }
+        let mut whole = whole;
+        if before.is_left_over {
+            // Not onto what is left: that may expire, and has overflow fields of its own.
+            self.enqueue_orphans(index, row)?;
+            whole = Some(None);
         }
         self.touch(space, key);
         if has_overflow {
@@ -530,11 +552,15 @@ impl TieredKeyspace {
             for (id, _) in fields {
                 new += usize::from(!row.has(*id)?);
             }
+            if new == fields.len() && table.has_expiring_fields() && !self.view(table, row)?.has_fields()? {
+                return Ok(Before { is_left_over: true, new, ..Before::default() });
+            }
             let overflow_fields = match table.overflow_fields() {
                 Some(field) => OverflowFields::decode(row.get(field)?),
                 None => None,
             };
-            Ok(Before { exists: true, new, overflow_fields, expires_at_ms: row.expires_at_ms() })
+            let expires_at_ms = row.expires_at_ms();
+            Ok(Before { exists: true, is_left_over: false, new, overflow_fields, expires_at_ms })
         })?;
         Ok(before.unwrap_or(Before { new: fields.len(), ..Before::default() }))
     }

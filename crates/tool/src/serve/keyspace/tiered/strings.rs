@@ -90,8 +90,22 @@ impl TieredKeyspace {
 
     /// Changes a string, keeping its expiry. The caller knows that the key is a string, or does not exist.
     pub fn string_update(&mut self, space: usize, key: &[u8], value: &[u8]) -> Outcome<()> {
-        let strings = self.strings_or_create(space)?;
+        if self.space(space).strings.is_none() {
+            self.strings_or_create(space)?;
+        }
+        if self.has_left_over_row(space, key)? {
+            return self.together(|keyspace| {
+                keyspace.hash_delete_key(space, key)?;
+                keyspace.string_update_row(space, key, value)
+            });
+        }
+        self.string_update_row(space, key, value)
+    }
+
+    #[inline]
+    fn string_update_row(&mut self, space: usize, key: &[u8], value: &[u8]) -> Outcome<()> {
         self.touch(space, key);
+        let Some(strings) = &self.spaces[space].strings else { return Ok(()) };
         self.writer.update(&strings.table, key, &[(strings.value, Value::Bytes(value))])
     }
 }

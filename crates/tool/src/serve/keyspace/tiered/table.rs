@@ -136,6 +136,11 @@ impl HashTable {
         self.fields.get(name).copied()
     }
 
+    /// All fields that clients know.
+    pub fn slots(&self) -> impl Iterator<Item = Slot> {
+        self.fields.values().copied()
+    }
+
     /// `name`, which the table does not have, as text, if it can learn it.
     pub fn learnable<'n>(&self, name: &'n [u8]) -> Option<&'n str> {
         if !self.open || self.fields.len() >= limits::LEARNED_FIELDS_MAX {
