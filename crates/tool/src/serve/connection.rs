@@ -145,6 +145,8 @@ pub struct Connection {
     pub is_gone: bool,
     /// While it is closing: since when how many bytes have been waiting to be sent. Times are of [`Keyspace::uptime`](super::keyspace::Keyspace::uptime).
     pub closing: Option<(Duration, usize)>,
+    /// Whether it is not read on before some of its output is sent.
+    pub is_held_back: bool,
     /// Since when the output is over the soft limit.
     pub over_soft_since: Option<Duration>,
     /// Memory counted in the budget of all clients.
@@ -169,6 +171,7 @@ impl Connection {
             is_read_closed: false,
             is_gone: false,
             closing: None,
+            is_held_back: false,
             over_soft_since: None,
             counted_bytes: 0,
             accepted,

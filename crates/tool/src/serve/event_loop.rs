@@ -367,6 +367,7 @@ impl EventLoop {
                 }
             }
             let is_slow = connection.unsent() > self.server.settings.output.soft;
+            connection.is_held_back = is_slow && connection.is_readable;
             if !connection.is_readable || is_slow || self.server.shutdown.is_some() {
                 connection.release_input(&mut self.pool);
                 return;
@@ -546,7 +547,12 @@ impl EventLoop {
             connection.finish();
             return self.drop_connection(key);
         }
-        connection.over_soft_since = match unsent > self.server.settings.output.soft {
+        let soft = self.server.settings.output.soft;
+        if unsent <= soft && std::mem::take(&mut connection.is_held_back) {
+            // What it has sent is there already, and no event tells of that again.
+            list(&mut self.next, connection, key);
+        }
+        connection.over_soft_since = match unsent > soft {
             true => connection.over_soft_since.or_else(|| Some(self.server.keyspace.uptime())),
             false => None,
         };

@@ -65,6 +65,21 @@ fn strangers_have_ten_seconds() {
     assert_eq!(known.run("PING"), "PONG");
 }
 
+/// A client whose replies were over the soft limit for a moment is served on though it sends no more.
+#[test]
+fn a_client_over_the_soft_limit_is_served_on_when_its_replies_are_sent() {
+    for durability in ["process", "immediate"] {
+        let server = Server::start(&["--output-soft-limit", "1kb", "--durability", durability]);
+        let mut client = server.client();
+        // With `immediate` the replies of writes are held until they are durable.
+        let (command, reply) =
+            if durability == "immediate" { ("SET k v", "OK") } else { ("GET nope", "nil") };
+        client.send_raw(format!("{command}\r\n").repeat(50_000).as_bytes());
+        (0..50_000).for_each(|n| assert_eq!(client.reply(), reply, "{n}"));
+        assert_eq!(client.run("PING"), "PONG");
+    }
+}
+
 /// Between the two limits a client has a while to read what waits for it.
 #[test]
 fn over_the_soft_limit_a_client_has_a_while_to_read() {
