@@ -76,6 +76,11 @@ impl Failure {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// Whether there was no room for it, which there may be later.
+    pub fn is_for_want_of_room(&self) -> bool {
+        self.0.starts_with("OOM ")
+    }
 }
 
 impl From<Error> for Failure {

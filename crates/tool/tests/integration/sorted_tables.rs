@@ -308,3 +308,56 @@ fn a_server_takes_more_than_its_fast_tier_holds() {
     for_many(&mut client, get, there);
     server.stop();
 }
+
+/// What is left of a hash that was deleted is removed, though of one that was deleted before it that cannot be read.
+#[test]
+fn a_hash_that_cannot_be_read_keeps_nothing_else_from_being_removed() {
+    let sim = CrashSim::new(CrashModel::Pages, 64 << 20);
+    let server = Server::start_over_tiers(&sim, &[]);
+    let mut client = server.client();
+    for (at, key) in [&b"bad"[..], b"good"].into_iter().enumerate() {
+        assert_eq!(client.run_words(&[b"HSET", key, b"f", b"v"]), "1");
+        for n in 0..40 {
+            // No text: each is a row of its own.
+            let name = [b"\xff", n.to_string().as_bytes()].concat();
+            let value = text(1000 * (at + 1) + n);
+            assert_eq!(client.run_words(&[b"HSET", key, &name, value.as_bytes()]), "1");
+        }
+    }
+    drop(client);
+    server.stop();
+    lowered(&sim);
+    let mut image = sim.process_kill();
+    let place_of = |wanted: &str| {
+        image.file_names().into_iter().find_map(|name| {
+            let bytes = image.read_file(&name)?;
+            let at = bytes.windows(wanted.len()).position(|part| part == wanted.as_bytes())?;
+            Some((name, at as u64))
+        })
+    };
+    // Of its first field, beside which it is noted whose they are.
+    let (name, at) = place_of(&text(1000)).unwrap();
+    image.corrupt_file(&name, at, 1);
+    let sim = CrashSim::from_image(&image);
+    let server = Server::start_over_tiers(&sim, &[]);
+    let mut client = server.client();
+    assert_eq!((client.run("DEL bad"), client.run("DEL good")), ("1".to_owned(), "1".to_owned()));
+    // Some of it goes at each tick.
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    drop(client);
+    server.stop();
+    let db = Db::open_at(
+        (FastTier::simulated(&sim), CapacityTier::simulated(&sim)),
+        Options { background: false, ..Options::new() },
+        hedgerow_device::Clock::system(),
+    )
+    .unwrap();
+    let left: Vec<Vec<u8>> = db
+        .table_names()
+        .iter()
+        .flat_map(|name| db.table(name).unwrap().scan().reverse().map_while(Result::ok).collect::<Vec<_>>())
+        .filter_map(|row| Some(row.get("value").ok()?.as_bytes()?.to_vec()))
+        .collect();
+    let is_left = |of: usize| (0..40).any(|n| left.iter().any(|value| value == text(of + n).as_bytes()));
+    assert!(is_left(1000) && !is_left(2000), "of 80 fields {} rows are left", left.len());
+}

@@ -2,7 +2,7 @@
 //! as a whole are swept by the engine.)
 //!
 //! Owns: the times of the next expiries of fields, in bounded memory, and the sweep that finds those it does not remember
-//! (after a restart, or when there were too many). Promises: a call of [`TieredKeyspace::sweep`] does a bounded amount of work.
+//! (after a restart, or when there were too many). Promises: a call of [`TieredKeyspace::sweep`] does a bounded amount of work, and rows that cannot be read keep it from none but those of their table that come after them.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -80,12 +80,12 @@ impl Expiries {
 }
 
 impl TieredKeyspace {
-    /// Removes some of what has expired and looks for more, a bounded amount.
+    /// Removes some of what has expired and looks for more, a bounded amount. What the store has no room to remove stays hidden, and the next call tries again; what cannot be read
+    /// is left to a later round.
     pub fn sweep(&mut self) {
-        if self.sweep_some().is_err() {
-            // The store refuses (full, closed): expired keys stay hidden, and the next call tries again.
-            self.expiries.sweep_all();
-        }
+        drop(self.writer.begin_command(Tries::UPKEEP, &mut None));
+        // Each goes on where it was.
+        let _ = self.sweep_due().and_then(|()| self.sweep_orphans()).and_then(|()| self.sweep_on());
     }
 
     /// Keys that were removed because they, or the last of their fields, had expired.
@@ -93,28 +93,58 @@ impl TieredKeyspace {
         self.expiries.removed + self.db.metrics().expired
     }
 
-    fn sweep_some(&mut self) -> Outcome<()> {
-        drop(self.writer.begin_command(Tries::UPKEEP, &mut None));
+    /// An error if there was no room for what failed; else that is passed over, and looked for again in a later round.
+    fn passed_over<R>(&mut self, outcome: Outcome<R>) -> Outcome<Option<R>> {
+        match outcome {
+            Ok(result) => Ok(Some(result)),
+            Err(failure) if failure.is_for_want_of_room() => Err(failure),
+            Err(_) => {
+                self.expiries.overflowed = true;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Removes hashes of which the last field is known to have expired.
+    fn sweep_due(&mut self) -> Outcome<()> {
         for _ in 0..REMOVALS_PER_CALL {
             match self.expiries.due.first() {
                 Some((at, _, _)) if *at <= self.now_ms => {}
                 _ => break,
             }
-            if let Some((_, space, key)) = self.expiries.due.pop_first() {
-                self.remove_if_empty(usize::from(space), &key)?;
-            }
-        }
-        if let Some(&generation) = self.expiries.orphans.front() {
-            let done = match &self.overflow_fields {
-                Some(overflow_fields) if !self.is_owned(generation)? => {
-                    overflow_fields.remove_generation(generation, ROWS_PER_CALL)?
+            if let Some((at, space, key)) = self.expiries.due.pop_first() {
+                let removed = self.remove_if_empty(usize::from(space), &key);
+                if let Err(failure) = self.passed_over(removed) {
+                    self.expiries.due.insert((at, space, key));
+                    return Err(failure);
                 }
-                _ => true,
-            };
-            if done {
-                self.expiries.orphans.pop_front();
             }
         }
+        Ok(())
+    }
+
+    /// Removes overflow fields of a hash that is gone.
+    fn sweep_orphans(&mut self) -> Outcome<()> {
+        let Some(&generation) = self.expiries.orphans.front() else { return Ok(()) };
+        let removed = self.remove_orphan(generation);
+        if self.passed_over(removed)? != Some(false) {
+            self.expiries.orphans.pop_front();
+        }
+        Ok(())
+    }
+
+    /// Removes some fields of a generation, unless a hash has them; whether that is done.
+    fn remove_orphan(&self, generation: u64) -> Outcome<bool> {
+        match &self.overflow_fields {
+            Some(overflow_fields) if !self.is_owned(generation)? => {
+                Ok(overflow_fields.remove_generation(generation, ROWS_PER_CALL)?)
+            }
+            _ => Ok(true),
+        }
+    }
+
+    /// Goes on with a round over everything, or begins one.
+    fn sweep_on(&mut self) -> Outcome<()> {
         if self.expiries.sweep.is_none()
             && self.expiries.overflowed
             && self.now_ms >= self.expiries.rest_until_ms
@@ -123,9 +153,18 @@ impl TieredKeyspace {
             self.expiries.sweep_all();
         }
         if let Some(mut sweep) = self.expiries.sweep.take() {
-            let goes_on = match sweep.generation {
-                None => self.sweep_rows(&mut sweep)?,
-                Some(generation) => self.sweep_owners(&mut sweep, generation)?,
+            let swept = match sweep.generation {
+                None => self.sweep_rows(&mut sweep),
+                Some(generation) => self.sweep_owners(&mut sweep, generation),
+            };
+            let goes_on = match self.passed_over(swept) {
+                Ok(Some(goes_on)) => goes_on,
+                // Behind what cannot be read nothing of its table is seen.
+                Ok(None) => sweep.generation.is_none() && self.next_source(&mut sweep),
+                Err(failure) => {
+                    self.expiries.sweep = Some(sweep);
+                    return Err(failure);
+                }
             };
             match goes_on {
                 true => self.expiries.sweep = Some(sweep),
@@ -163,11 +202,13 @@ impl TieredKeyspace {
         };
         let is_same = sweep.source.as_ref() == Some(&source);
         let after = is_same.then(|| std::mem::take(&mut sweep.after)).filter(|after| !after.is_empty());
+        sweep.source = Some(source.clone());
         let mut found: Vec<(u64, Vec<u8>)> = Vec::new();
-        let mut seen = 0;
+        let (mut seen, mut is_any_unread) = (0, false);
+        let mut visited = Ok(());
         let mut last: Box<[u8]> = Box::default();
         if self.has_expiring_fields(sweep.space, &source) {
-            self.visit_rows(
+            visited = self.visit_rows(
                 sweep.space,
                 &source,
                 after.as_deref(),
@@ -178,30 +219,42 @@ impl TieredKeyspace {
                     if seen == ROWS_PER_CALL {
                         last = row_key.into();
                     }
-                    if let Some(at) = self.last_expiry(index, row)? {
-                        let mut key = Vec::new();
-                        self.key_of(index, row_key, &mut key);
-                        found.push((at, key));
+                    match self.last_expiry(index, row) {
+                        Ok(Some(at)) => {
+                            let mut key = Vec::new();
+                            self.key_of(index, row_key, &mut key);
+                            found.push((at, key));
+                        }
+                        Ok(None) => {}
+                        // Of its overflow fields; the rows after it may be read all the same.
+                        Err(_) => is_any_unread = true,
                     }
                     Ok(true)
                 },
-            )?;
+            );
         }
         for (at, key) in found {
             self.expiries.enqueue(at, sweep.space, &key);
         }
+        self.expiries.overflowed |= is_any_unread;
+        visited?;
         if seen == ROWS_PER_CALL {
-            sweep.source = Some(source);
             sweep.after = last;
             return Ok(true);
         }
-        match self.sources(sweep.space).into_iter().find(|next| *next > source) {
+        Ok(self.next_source(sweep))
+    }
+
+    /// Goes on behind the table that the sweep is in; false at the end of the round.
+    fn next_source(&self, sweep: &mut Sweep) -> bool {
+        let sources = self.sources(sweep.space).into_iter();
+        sweep.after = Box::default();
+        match sources.into_iter().find(|next| sweep.source.as_ref().is_none_or(|source| next > source)) {
             Some(next) => {
                 sweep.source = Some(next);
-                sweep.after = Box::default();
-                Ok(true)
+                true
             }
-            None => Ok(self.next_space(sweep)),
+            None => self.next_space(sweep),
         }
     }
 
@@ -230,7 +283,8 @@ impl TieredKeyspace {
             };
             let Some((found, space, key)) = owner else { return Ok(false) };
             generation = found;
-            if !self.owns(space, &key, found)? {
+            let owns = self.owns(space, &key, found);
+            if self.passed_over(owns)? == Some(false) {
                 self.expiries.enqueue_orphan(found);
             }
         }
