@@ -189,7 +189,7 @@ impl Settings {
             "hash-max-listpack-value" | "hash-max-ziplist-value" => {
                 self.listpack_value = integer(0, i64::MAX)? as usize;
             }
-            "latency-monitor-threshold" => self.latency_ms = integer(0, i64::MAX)?,
+            "latency-monitor-threshold" => self.latency_ms = integer(0, i64::MAX / 1000)?,
             "maxclients" => {
                 let wanted = integer(1, 1_000_000)? as usize;
                 let room = open_files::make_room_for(wanted);
