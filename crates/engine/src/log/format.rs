@@ -548,11 +548,13 @@ impl<'a> Record<'a> {
         self.invalidated
     }
 
+    /// What it says before its body.
     #[inline(always)]
     fn head(&self) -> RecordHead<'a> {
-        RecordHead { bytes: self.bytes }
+        RecordHead::of_parsed(self.bytes)
     }
 
+    /// The part of a fixed length.
     #[inline(always)]
     fn header(&self) -> &'a [u8] {
         self.head().fixed()

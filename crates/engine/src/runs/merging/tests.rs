@@ -838,106 +838,6 @@ fn runs_of_stretches_of_keys_are_merged_as_the_model_says() {
     assert!(slices > 40 && written > 0 && all > 0, "{slices} slices, {written} written, {all} there");
 }
 
-/// Rows that were replaced are found by a sample of keys, with no read of the disk.
-#[test]
-fn garbage_of_rows_that_were_replaced_is_taken_off() {
-    let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
-    let (db, [table, other]) = two_tables(&sim, false);
-    put_all(&table, 0..3_000, 0);
-    db.engine().move_now();
-    put_all(&other, 0..3_000, 0);
-    db.engine().move_now();
-    assert_eq!(garbage_in(&db), 0);
-    let once = bytes_in(&db.engine().runs.current());
-    for n in 1..=3 {
-        put_all(&table, 0..3_000, n);
-        db.engine().move_now();
-    }
-    let waits = sim.file_waits();
-    let garbage = garbage_in(&db);
-    assert_eq!(sim.file_waits(), waits, "to know it costs no read");
-    assert!((once..2 * once).contains(&garbage), "{garbage}, and {} are replaced", 3 * once / 2);
-    db.collect().unwrap();
-    let left = bytes_in(&db.engine().runs.current());
-    assert!(left * 10 <= once * 15, "{left} left of what takes {once} once");
-    assert_eq!(
-        db.engine()
-            .runs
-            .current()
-            .of_table(other.shared().id.load(atomic::Ordering::Relaxed))
-            .unwrap()
-            .counts
-            .rows,
-        3_000
-    );
-    let merged = db.engine().runs.merged();
-    db.collect().unwrap();
-    assert_eq!(db.engine().runs.merged(), merged, "it has come to rest");
-    assert!(table.scan().all(|row| row.unwrap().get_as::<i64>("n").unwrap() == 3));
-}
-
-/// What was replaced before a store was opened is found again, by reading some of what is newer.
-#[test]
-fn garbage_of_before_a_store_was_opened_is_taken_off() {
-    let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
-    let (db, [table, other]) = two_tables(&sim, false);
-    for (of, n) in [(&table, 0), (&other, 0), (&table, 1), (&table, 2)] {
-        put_all(of, 0..3_000, n);
-        db.engine().move_now();
-    }
-    let (once, before) = (bytes_in(&db.engine().runs.current()) / 4, garbage_in(&db));
-    drop((table, other));
-    db.close().unwrap();
-    let db = open(&sim, Durability::Process);
-    let garbage = garbage_in(&db);
-    assert!(garbage * 10 > before * 9 && garbage * 9 < before * 10, "{garbage}, and before {before}");
-    assert_eq!(garbage_in(&db), garbage, "it is found once");
-    assert!(db.engine().runs.current().files().iter().all(|sst| sst.blocks_read() == 0), "nobody asked");
-    db.collect().unwrap();
-    let left = bytes_in(&db.engine().runs.current());
-    assert!(left * 10 <= once * 25, "{left} left of what takes {once} once for each table");
-    let table = db.table("t").unwrap();
-    assert!(table.scan().all(|row| row.unwrap().get_as::<i64>("n").unwrap() == 2));
-}
-
-#[test]
-fn garbage_of_tables_that_are_gone_is_taken_off() {
-    let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
-    let (db, [table, other]) = two_tables(&sim, false);
-    put_all(&table, 0..500, 0);
-    put_all(&other, 0..1_500, 1);
-    db.engine().move_now();
-    let before = bytes_in(&db.engine().runs.current());
-    assert_eq!(db.engine().runs.current().files().len(), 1);
-    drop(other);
-    db.drop_table("u").unwrap();
-    let garbage = garbage_in(&db);
-    assert_eq!(garbage * 4, before * 3);
-    db.collect().unwrap();
-    assert_eq!(bytes_in(&db.engine().runs.current()), before - garbage);
-    assert_eq!(garbage_in(&db), 0);
-    assert_eq!(table.scan().count(), 500);
-}
-
-/// What a merge leaves of what newer runs replaced is still known of.
-#[test]
-fn garbage_that_a_merge_could_not_see_is_counted_on() {
-    let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
-    let (db, [table, other]) = two_tables(&sim, false);
-    for of in [&other, &table, &table] {
-        put_all(of, 0..1_500, 1);
-        db.engine().move_now();
-    }
-    let garbage = || garbage_in(&db);
-    let before = garbage();
-    let third = bytes_in(&db.engine().runs.current()) / 3;
-    assert!((third * 8 / 10..=third).contains(&before), "{before} of {third}");
-    merge(db.engine(), 1..3).unwrap();
-    assert_eq!((runs_of(db.engine()), garbage()), (2, before));
-    merge(db.engine(), 0..2).unwrap();
-    assert_eq!((runs_of(db.engine()), garbage()), (1, 0));
-}
-
 #[test]
 fn a_thread_merges_runs() {
     let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
@@ -996,4 +896,4 @@ fn rows_that_are_put_again_count_once_when_they_are_merged() {
     assert_eq!((table.len(), opened_again()), (2_900, 2_900));
 }
 
-mod endless;
+mod garbage;
