@@ -24,8 +24,8 @@ const SYNC_INTERVAL_MIN: Duration = Duration::from_millis(1);
 const GARBAGE_PERCENT_MAX: [u64; 2] = [30, 8];
 /// How long runs are left alone when there is nothing to be merged.
 const MERGE_PAUSE: Duration = Duration::from_millis(250);
-/// Nobody writes to a store that has not been written to between so many such looks.
-const QUIET_LOOKS: u32 = 8;
+/// Nobody writes to a store that has not been written to for so long.
+const QUIET: Duration = Duration::from_secs(2);
 /// How long runs are left alone when a merge failed, and at most: twice as long each time.
 const MERGE_AGAIN: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
 
@@ -72,14 +72,31 @@ impl Engine {
         }
     }
 
+    /// Brings a file of which much is read, or merges some; whether there is more of either.
+    ///
+    /// Readers wait for the disk until their files are there, and merges read them from memory then. So files are brought first; but where somebody writes, as nobody has for
+    /// `quiet`, and is held for merges, a slice is merged for each.
+    fn bring_or_merge(&self, begun: &mut Option<MergeJob>, quiet: Duration) -> Result<bool> {
+        self.look_for_backlog();
+        let has_brought = self.bring_what_is_read();
+        if has_brought && (!quiet.is_zero() || !self.merges_hold_writers()) {
+            return Ok(true);
+        }
+        Ok(self.merge_some(begun, GARBAGE_PERCENT_MAX[usize::from(quiet >= QUIET)])? | has_brought)
+    }
+
+    /// Writers of a store that was quiet are not held for what was let pass before.
+    fn look_for_backlog(&self) {
+        let runs_max = self.gc.run_size.runs_max();
+        let limits = MergeLimits { runs_max, garbage_percent_max: GARBAGE_PERCENT_MAX[0] };
+        self.runs.look_for_backlog(&self.tables_for_merge(), limits);
+    }
+
     /// Merges the next slice of what is begun, or of what there is to be merged; whether there is more.
     fn merge_some(&self, begun: &mut Option<MergeJob>, garbage_percent_max: u64) -> Result<bool> {
         let tables = self.tables_for_merge();
         let goes_on = begun.is_some();
         let limits = MergeLimits { runs_max: self.gc.run_size.runs_max(), garbage_percent_max };
-        // Writers of a store that was quiet are not held for what was let pass before.
-        self.runs
-            .look_for_backlog(&tables, MergeLimits { garbage_percent_max: GARBAGE_PERCENT_MAX[0], ..limits });
         let chosen = begun.take().or_else(|| self.runs.next_merge(&tables, limits));
         let Some(mut job) = chosen else {
             self.runs.forget_backlog();
@@ -107,15 +124,15 @@ impl Engine {
 
     fn tables_loop(&self) {
         let (mut begun, mut pause, mut again) = (None, MERGE_PAUSE, MERGE_AGAIN[0]);
-        let (mut written, mut quiet) = (0, 0);
+        let mut written = (0, 0);
         while self.scheduler.sleep(pause) && self.log.check_writable().is_ok() {
-            let before = std::mem::replace(&mut written, self.log.last_sequence());
-            quiet = if before == written { quiet + 1 } else { 0 };
-            let garbage = GARBAGE_PERCENT_MAX[usize::from(quiet >= QUIET_LOOKS)];
-            pause = match self.merge_some(&mut begun, garbage) {
+            let (last, now_ns) = (self.log.last_sequence(), self.clock.monotonic_ns());
+            if written.0 != last {
+                written = (last, now_ns);
+            }
+            let quiet = Duration::from_nanos(now_ns - written.1);
+            pause = match self.bring_or_merge(&mut begun, quiet) {
                 Ok(true) => Duration::ZERO,
-                // Whatever is merged would have been read in vain.
-                Ok(false) if self.bring_what_is_read() => Duration::ZERO,
                 Ok(false) => MERGE_PAUSE,
                 // What is damaged is left alone from now on; what was refused may be so again. Nobody is held for it.
                 Err(_) => {

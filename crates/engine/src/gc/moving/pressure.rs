@@ -106,6 +106,11 @@ impl Engine {
         }
     }
 
+    /// Whether writers are held for what is to be merged.
+    pub(crate) fn merges_hold_writers(&self) -> bool {
+        held_for_merges(self.runs.merge_backlog()) > 0.0
+    }
+
     pub(super) fn pace_by_moves(&self) {
         if !self.moves_help() {
             // Merges may be what makes room for moves again.
