@@ -45,7 +45,7 @@ mod target;
 
 use std::path::Path;
 
-use hedgerow_device::{names_in, remove_file};
+use hedgerow_device::names_in;
 
 use super::Db;
 use super::catalog::Catalog;
@@ -160,8 +160,9 @@ impl<'e> Source<'e> {
     }
 
     fn copy_to(&self, to: &Path, progress: &mut dyn FnMut(Progress) -> Result<()>) -> Result<Summary> {
-        let mut target = Target::open(to, &self.log.root())?;
+        // What is refused leaves the backup that is there as it is: from here on it is none until it is whole again.
         let (pinning, moment) = self.begin()?;
+        let mut target = Target::open(to, &self.log.root())?;
         target.begin(self.log, &moment.segments, &moment.runs.files)?;
         let mut copying = Copying::new(&moment)?;
         while let Some(segment) = pinning.next(&self.gc.waiting_to_free()) {
@@ -171,7 +172,7 @@ impl<'e> Source<'e> {
         }
         copying.add_sorted_tables(&target, &moment, progress)?;
         drop(pinning);
-        copying.finish(self.log, target, &moment, progress).map(|(summary, _)| summary)
+        copying.finish(self.log, target, &moment, progress)
     }
 }
 
@@ -238,10 +239,9 @@ pub fn restore_with(
         copying.count(segment, target.add(&engine.log, segment, u64::MAX)?);
     }
     copying.add_sorted_tables(&target, &moment, &mut progress)?;
-    let (summary, manifest) = copying.finish(&engine.log, target, &moment, &mut progress)?;
-    // It is a store now, and not a backup to be gone on with.
-    remove_file(&manifest)?;
-    Ok(summary)
+    // A store is none to be gone on with as a backup.
+    target.is_backup = false;
+    copying.finish(&engine.log, target, &moment, &mut progress)
 }
 
 /// Counts what is copied.
@@ -302,11 +302,11 @@ impl Copying {
         target: Target,
         moment: &Moment,
         progress: &mut dyn FnMut(Progress) -> Result<()>,
-    ) -> Result<(Summary, std::path::PathBuf)> {
+    ) -> Result<Summary> {
         let whole = Whole { catalog: &moment.catalog, sequence: moment.sequence, runs: &moment.runs };
         let mut verifying = |done, total| progress(Progress::Verifying(done, total));
-        let finished = target.finish(&log.root(), whole, &mut verifying)?;
-        Ok((Summary { records: finished.records, ..self.summary }, finished.manifest))
+        let records = target.finish(&log.root(), whole, &mut verifying)?;
+        Ok(Summary { records, ..self.summary })
     }
 }
 

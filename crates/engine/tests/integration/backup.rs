@@ -385,6 +385,32 @@ fn a_second_backup_at_the_same_time_is_refused() {
     db.backup(scratch.join("elsewhere")).unwrap();
 }
 
+/// A backup that is refused takes nothing away: not for another that is under way, nor because the store takes no writes any more.
+#[test]
+fn a_refused_backup_leaves_the_one_before() {
+    let scratch = Scratch::made("refused");
+    let (store, kept) = (scratch.join("store"), scratch.join("kept"));
+    let db = filled(&store);
+    db.backup(&kept).unwrap();
+    let before = rows(&db);
+    let is_kept = || {
+        let options = Options { read_only: true, ..options() };
+        assert_eq!(rows(&Db::open_with(&kept, options).unwrap()), before);
+    };
+    db.backup_with(scratch.join("to"), |_| {
+        assert_eq!(db.backup(&kept).unwrap_err().kind(), ErrorKind::Locked);
+        is_kept();
+        Ok(())
+    })
+    .unwrap();
+    db.close().unwrap();
+    let db = Db::open_with(&store, Options { read_only: true, ..options() }).unwrap();
+    assert_eq!(db.backup(&kept).unwrap_err().kind(), ErrorKind::ReadOnly);
+    is_kept();
+    assert_eq!(db.backup(scratch.join("new")).unwrap_err().kind(), ErrorKind::ReadOnly);
+    assert!(!scratch.join("new").exists());
+}
+
 /// A damaged record of the store ends the backup with its place. What was there is no backup, and the store goes on.
 #[test]
 fn a_damaged_record_is_reported_and_not_copied() {

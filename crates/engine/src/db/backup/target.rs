@@ -55,6 +55,8 @@ pub(super) struct Target {
     expected: Vec<(u32, u64, u64)>,
     /// An earlier backup into the directory, finished or not, left whole what it left.
     trusts: bool,
+    /// What comes of it may be gone on with by a later backup.
+    pub(super) is_backup: bool,
     sorted_tables: Option<SortedTables>,
     _lock: DirectoryLock,
 }
@@ -121,6 +123,7 @@ impl Target {
             unsynced_bytes: 0,
             expected: Vec::new(),
             trusts: known.is_some(),
+            is_backup: true,
             sorted_tables: None,
             _lock: lock,
         })
@@ -207,7 +210,7 @@ impl Target {
         source: &Root,
         Whole { catalog, sequence, runs }: Whole<'_>,
         progress: &mut dyn FnMut(u64, u64) -> Result<()>,
-    ) -> Result<Finished> {
+    ) -> Result<u64> {
         self.clear_free_extents(source.root_extents)?;
         self.sync()?;
         let mut random = Random::from_entropy();
@@ -238,10 +241,14 @@ impl Target {
         self.manifest.image = Some(ImageId { store_id, generation: root.generation, sequence });
         let [fast, partial, manifest] =
             [FAST_TIER_FILE, PARTIAL_FILE, MANIFEST_FILE].map(|name| self.directory.join(name));
-        replace_small_file(&manifest, self.manifest.encode().as_bytes())?;
+        match self.is_backup {
+            true => replace_small_file(&manifest, self.manifest.encode().as_bytes())?,
+            // PERSIST: or it were a backup until it is opened, and might be taken for one of its source, and be written over.
+            false => remove_file(&manifest)?,
+        }
         // PERSIST: the name that makes a store of it comes last, and is durable on return.
         rename_file(&partial, &fast)?;
-        Ok(Finished { records: report.records, manifest })
+        Ok(report.records)
     }
 
     /// Takes away the headers of segments of an earlier backup where there is none now.
@@ -300,13 +307,6 @@ impl Target {
         }
         Ok(report)
     }
-}
-
-/// A backup that is whole.
-pub(super) struct Finished {
-    pub(super) records: u64,
-    /// Where its manifest is.
-    pub(super) manifest: PathBuf,
 }
 
 fn kept_as(log: &Log, segment: &SegmentToCopy, end: u64) -> Result<Kept> {
