@@ -292,15 +292,15 @@ impl<'i> Import<'i> {
         let mut batch = Batch::new();
         for row in &self.waiting {
             let lasting = row.lasting();
-            match row.expires_at_ms {
-                Some(at) => batch.put_expiring(table, &row.key, &lasting, Expiry::at_unix_ms(at)),
-                None => batch.put(table, &row.key, &lasting),
-            }
-            .map_err(failed)?;
+            batch.put(table, &row.key, &lasting).map_err(failed)?;
             for (name, value, at) in row.expiring() {
                 batch
                     .update_expiring(table, &row.key, &[(name, value)], Expiry::at_unix_ms(at))
                     .map_err(failed)?;
+            }
+            // Last: to write a field of a row that has expired is to make a new one.
+            if let Some(at) = row.expires_at_ms {
+                batch.expire(table, &row.key, Expiry::at_unix_ms(at)).map_err(failed)?;
             }
         }
         self.db.write(batch).map_err(failed)?;

@@ -48,6 +48,39 @@ fn rows_are_never_there_without_the_expiries_of_their_fields() {
     assert_eq!(most, ROWS);
 }
 
+/// A row that has expired by the time it is imported is not there, whatever its fields say; nor is the one that had its key.
+#[test]
+fn rows_that_have_expired_are_not_imported() {
+    let sim = CrashSim::new(CrashModel::Pages, 64 << 20);
+    let options = Options { background: false, ..Options::default() };
+    let db = Db::open_at(FastTier::simulated(&sim), options, Clock::system()).unwrap();
+    let lines = [
+        r#"{"hedgerow":1,"table":"t","open":false,"fields":[{"name":"a","type":"bytes","nullable":true},{"name":"b","type":"u8","nullable":true}]}"#,
+        r#"{"key":"was there","fields":{"a":"x"}}"#,
+        r#"{"key":"was there","fields":{"a":"y","b":1},"expires_at_ms":1000,"field_expires_at_ms":{"b":4000000000000}}"#,
+        r#"{"key":"its field later","fields":{"a":"x","b":2},"expires_at_ms":1000,"field_expires_at_ms":{"b":4000000000000}}"#,
+        r#"{"key":"its field as well","fields":{"a":"x","b":3},"expires_at_ms":1000,"field_expires_at_ms":{"b":1000}}"#,
+        r#"{"key":"its field only","fields":{"a":"x","b":4},"expires_at_ms":4000000000000,"field_expires_at_ms":{"b":1000}}"#,
+        r#"{"key":"neither","fields":{"a":"x","b":5},"expires_at_ms":4000000000001,"field_expires_at_ms":{"b":4000000000000}}"#,
+    ];
+    let bar = ProgressBar::hidden();
+    Import::new(&db, Box::new(Cursor::new(lines.join("\n").into_bytes())), &bar).run(None, false).unwrap();
+    let table = db.table("t").unwrap();
+    let mut found = Vec::new();
+    let scan = table.scan();
+    scan.for_each(|key, row| {
+        let key = key.escape_ascii().to_string();
+        found.push((key, row.expires_at_ms(), row.has("a")?, row.field_expires_at_ms("b")?));
+        Ok(true)
+    })
+    .unwrap();
+    let rows = [
+        ("its field only", Some(4_000_000_000_000), true, None),
+        ("neither", Some(4_000_000_000_001), true, Some(4_000_000_000_000)),
+    ];
+    assert_eq!(found, rows.map(|(key, row, has_a, field)| (key.to_owned(), row, has_a, field)));
+}
+
 #[test]
 fn an_expiry_of_no_field_is_refused() {
     let schema = Schema::open();
