@@ -10,6 +10,7 @@
 //! 3. A checkpoint: no row's schema is younger than the log, and the root knows of all that the edit rests on.
 //! 4. The edit of the manifest. From here on the files count, and nobody asks for them.
 //! 5. The catalog: the table has that id. All at once, with every appender locked, its index is emptied, and it is known to have rows below.
+//!    It is synced in every mode.
 //! 6. What it had before is garbage.
 //!
 //! A crash before 5 leaves files of an id that no table has; opening takes them off.
@@ -83,6 +84,7 @@ impl Table {
     /// # Errors
     /// Those of `fill`; `Invalid` if the store has no place for sorted tables, as one on a given fast tier without a capacity tier beside it; `Full` if the disk, or
     /// [`Options::capacity_bytes_max`](crate::Options::capacity_bytes_max), does not suffice; `NotFound` if the table was dropped meanwhile; `ReadOnly`; `Closed`; `Io`.
+    /// If the sync of the last step fails, readers see the new rows, the store takes no writes any more, and which rows there are is for the next opening to say.
     pub fn load<R>(&self, fill: impl FnOnce(&mut Loader<'_>) -> Result<R>) -> Result<R> {
         let engine = &**self.engine();
         engine.log.check_writable()?;
@@ -227,6 +229,8 @@ impl Engine {
             // Who reads as of an earlier sequence sees none of it.
             visible_from.store(sequence, Ordering::Release);
         });
+        // PERSIST: all of the files is durable; one sync more, and that they are the table's is, too.
+        let replaced = replaced.and_then(|()| self.log.persist_to(visible_from.load(Ordering::Acquire)));
         drop(loading);
         if replaced.is_err() {
             // They count, and no table has them. What is left of them goes when the store is next opened.

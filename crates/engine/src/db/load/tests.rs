@@ -1,6 +1,7 @@
 //! Loads: what the table has then, every cut, every fault, every lie.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use hedgerow_device::{
     CapacityTier, CrashModel, CrashSim, FastTier, Fault, FileCall, Image, Refusal, Survivors, SyncOf,
@@ -222,6 +223,27 @@ fn a_cut_takes_back_changes_with_their_rows() {
             let from = if image.same_boot { done } else { 0 };
             let wrong = wrong_with_any(&image, &states[from..states.len().min(done + 2)]);
             assert_eq!(wrong, None, "after {} operations, {:?}", image.op_index, image.survivors);
+        }
+    }
+}
+
+/// A load is durable when it returns, in every mode: of a table that had sorted tables before, and of one that had none.
+#[test]
+fn no_cut_takes_back_a_load_that_has_returned() {
+    for durability in
+        [Durability::Process, Durability::Interval(Duration::from_secs(3600)), Durability::Immediate]
+    {
+        for loads in 1..4 {
+            let sim = sim(CrashModel::Pages);
+            let db = open_with(&sim, Options { durability, ..immediate() }).unwrap();
+            let table = db.create_table("t", schema()).unwrap();
+            (1..=loads).for_each(|n| load(&table, 0..30, n).unwrap());
+            for image in sim.images_at(u64::MAX, 7, Survivors::EACH.len()) {
+                let db = open(&CrashSim::from_image(&image));
+                let found = db.table("t").unwrap();
+                assert_eq!(found.len(), 30, "{durability:?}, {loads} loads, {:?}", image.survivors);
+                assert_eq!(number_of(&db, &found, 7), Some(loads));
+            }
         }
     }
 }
