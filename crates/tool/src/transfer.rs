@@ -71,7 +71,7 @@ pub struct ImportArgs {
 /// Writes a table as lines of JSON.
 pub fn run_export(args: ExportArgs) -> Result<(), String> {
     let capacity = args.capacity.place();
-    let options = Options { create: false, background: false, capacity, ..Options::default() };
+    let options = Options { read_only: true, capacity, ..Options::default() };
     let db = Db::open_with(&args.dir, options).map_err(|error| match error.kind() {
         ErrorKind::Locked => format!("{error}; export from a backup of it (HR.BACKUP START)"),
         _ => error.to_string(),

@@ -182,6 +182,16 @@ fn the_command_line_copies_a_closed_store_and_back() {
     assert!(said.starts_with("backed up 502 records"), "{said}");
     let again = succeeds(&["backup", text(&store), "--to", text(&backup), "--quiet"]);
     assert!(again.contains("0 B copied"), "nothing had changed: {again}");
+    // To read a backup is not to make a store of it.
+    let lines = succeeds(&["export", text(&backup), "--table", "users"]);
+    assert_eq!(
+        lines.lines().filter(|line| line.contains("\"age\"")).count(),
+        501,
+        "a line says what the fields are"
+    );
+    let again = succeeds(&["backup", text(&store), "--to", text(&backup), "--quiet"]);
+    assert!(again.contains("0 B copied"), "nothing had changed: {again}");
+    assert!(!anew.exists());
     let said = succeeds(&["restore", text(&backup), "--to", text(&anew), "--quiet"]);
     assert!(said.starts_with("restored 502 records"), "{said}");
     let refused = fails(&["restore", text(&backup), "--to", text(&anew)]);
