@@ -258,6 +258,52 @@ mod tests {
         assert!(brought + 2 >= runs.files_once().len(), "{brought} more");
     }
 
+    /// A store with so many runs of rows that lie between one another's, of which files are read much.
+    fn read_much_of(runs: u64) -> (Db, Arc<Engine>) {
+        let sim = CrashSim::new(CrashModel::Pages, 16 << 20);
+        let tiers = (FastTier::simulated(&sim), CapacityTier::simulated(&sim));
+        let options = Options { fast_tier_bytes_max: 16 << 20, compression: Compression::None, ..options() };
+        let db = Db::open_at(tiers, options, Clock::manual(1_000)).unwrap();
+        let table = db.create_table("t", Schema::open()).unwrap();
+        let body = [7; 5_000];
+        for run in 0..runs {
+            for n in (run..2_400).step_by(24) {
+                table.put(&n.to_be_bytes(), &[("f", body.as_slice().into())]).unwrap();
+            }
+            table.engine().move_now();
+        }
+        for n in (0..2_400u64).filter(|n| n % 24 < 3) {
+            assert!(table.get(&n.to_be_bytes()).unwrap().is_some());
+        }
+        let engine = Arc::clone(table.engine());
+        (db, engine)
+    }
+
+    #[test]
+    fn what_is_read_is_brought_before_merges_unless_writers_wait_for_these() {
+        let to_be_brought = |engine: &Engine| {
+            engine.runs.current().files().iter().filter(|sst| sst.is_to_be_brought()).count()
+        };
+        let [now, before] = [0, 1].map(Duration::from_nanos);
+        for (runs, quiet) in [(3, now), (20, before)] {
+            let (_db, engine) = read_much_of(runs);
+            let read = to_be_brought(&engine);
+            assert!(read > 2, "{read} of {runs}");
+            for left in (0..read).rev() {
+                assert!(engine.bring_or_merge(&mut None, quiet).unwrap());
+                assert_eq!((to_be_brought(&engine), engine.runs.merged().slices), (left, 0));
+                assert_eq!(engine.merges_hold_writers(), runs == 20);
+            }
+        }
+        let (_db, engine) = read_much_of(20);
+        let (read, mut begun) = (to_be_brought(&engine), None);
+        for slices in 1..=2 {
+            assert!(engine.bring_or_merge(&mut begun, now).unwrap());
+            assert!(to_be_brought(&engine) < read);
+            assert_eq!(engine.runs.merged().slices, slices);
+        }
+    }
+
     /// What is written of files which are read stays in memory, and has to be read itself before what is written of it does.
     #[test]
     fn what_is_written_of_files_that_are_read_stays_in_memory() {
