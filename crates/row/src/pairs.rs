@@ -71,6 +71,8 @@ struct PairStore {
     at_hand: AtHand,
     /// Groups whose rows are gone for everybody, but not yet from the backend, which failed then.
     unfreed: Mutex<Vec<u32>>,
+    /// Groups of tables that may have been cleared or dropped: what the store answered did not say.
+    doubtful: Mutex<Vec<(Box<str>, u32)>>,
     /// Sessions that nobody uses at the moment.
     sessions: Mutex<Vec<Box<dyn Session>>>,
 }
@@ -103,9 +105,10 @@ impl PairDb {
 
     /// [`PairDb::open`], by another clock.
     pub fn open_at(backend: Arc<dyn Backend>, clock: Clock) -> PairDb {
-        let (hints, unfreed, sessions) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let (hints, sessions) = (Mutex::default(), Mutex::default());
+        let (unfreed, doubtful) = (Mutex::default(), Mutex::default());
         let at_hand = AtHand::default();
-        PairDb { store: Arc::new(PairStore { backend, clock, hints, at_hand, unfreed, sessions }) }
+        PairDb { store: Arc::new(PairStore { backend, clock, hints, at_hand, unfreed, doubtful, sessions }) }
     }
 
     /// What the backend can, and how much it takes.
@@ -419,9 +422,14 @@ impl PairStore {
     fn clear(&self, session: &mut dyn Session, name: &str, table: Option<u32>) -> Result<SeenEntry> {
         self.look(session, name)?.ok_or_else(|| no_table(name))?;
         let group = self.next_number(session)?;
-        let cleared = |entry: &CatalogEntry| Ok(CatalogEntry { group, ..entry.clone() });
-        let (before, after) = self.change(session, (name, table), cleared)?;
-        self.free(session, before.entry.group);
+        let mut old = group;
+        let cleared = |entry: &CatalogEntry| {
+            old = entry.group;
+            Ok(CatalogEntry { group, ..entry.clone() })
+        };
+        let (before, after) =
+            self.change(session, (name, table), cleared).inspect_err(|error| self.doubt(error, name, old))?;
+        self.free(session, Some(before.entry.group));
         Ok(after)
     }
 
@@ -431,34 +439,81 @@ impl PairStore {
             if self.check_name(name).is_err() {
                 return Ok(false);
             }
-            let Some(pair) = get(session, &key)? else { return Ok(false) };
+            let Some(pair) = get(session, &key)? else {
+                self.free(session, None);
+                return Ok(false);
+            };
+            // One that is damaged does not say where its rows are.
+            let group = CatalogEntry::decode(&key, &pair.value).ok().map(|entry| entry.group);
             match ask_one(session, Command::Delete { key: &key, expect: Expect::Same(pair.mark) }) {
                 Err(error) if error.kind() == ErrorKind::Conflict => {}
-                Err(error) => return Err(error),
+                Err(error) => {
+                    group.into_iter().for_each(|group| self.doubt(&error, name, group));
+                    return Err(error);
+                }
                 Ok(_) => {
                     self.hints.lock().remove(name);
-                    // One that is damaged does not say where its rows are.
-                    if let Ok(entry) = CatalogEntry::decode(&key, &pair.value) {
-                        self.free(session, entry.group);
-                    }
+                    self.free(session, group);
                     return Ok(true);
                 }
             }
         }
     }
 
+    /// Remembers the group that a table had when it was cleared or dropped, if this error leaves it open whether it was.
+    fn doubt(&self, error: &Error, name: &str, group: u32) {
+        if error.kind() == ErrorKind::Indeterminate {
+            let mut doubtful = self.doubtful.lock();
+            doubtful.push((name.into(), group));
+            let more = doubtful.len().saturating_sub(UNFREED_MAX);
+            doubtful.drain(..more);
+        }
+    }
+
+    /// Of the groups of which it was open whether a table has them, those that none has: a group never comes back.
+    fn settle_doubtful(&self, session: &mut dyn Session) -> Vec<u32> {
+        let mut doubtful = std::mem::take(&mut *self.doubtful.lock());
+        let (mut known, mut fails) = (Vec::new(), false);
+        let mut tried = 0;
+        doubtful.retain(|(name, group)| {
+            if fails || tried == UNFREED_TRIED {
+                return true;
+            }
+            tried += 1;
+            match self.look(session, name) {
+                // What was asked for may be done still.
+                Ok(Some(seen)) if seen.entry.group == *group => true,
+                Ok(_) => {
+                    known.push(*group);
+                    false
+                }
+                Err(_) => {
+                    fails = true;
+                    true
+                }
+            }
+        });
+        self.doubtful.lock().append(&mut doubtful);
+        known
+    }
+
     /// Frees what the rows of a group take. The group is no table's any more, so what fails now is done with one of the next, and nobody need be told.
     /// Of more than are remembered the bytes stay.
-    fn free(&self, session: &mut dyn Session, group: u32) {
+    fn free(&self, session: &mut dyn Session, group: Option<u32>) {
+        let settled = self.settle_doubtful(session);
         let mut groups = {
             let mut unfreed = self.unfreed.lock();
             let left = unfreed.len().saturating_sub(UNFREED_TRIED);
             unfreed.split_off(left)
         };
-        groups.push(group);
-        // Where one fails the others probably do.
-        let is_left = |&group: &u32| ask_one(session, Command::Clear { group }).is_err();
-        groups.retain(is_left);
+        groups.extend(settled.into_iter().chain(group));
+        // Where one fails the others probably do, and each may take as long as the store is waited for.
+        let freed = groups
+            .iter()
+            .rev()
+            .take_while(|&&group| ask_one(session, Command::Clear { group }).is_ok())
+            .count();
+        groups.truncate(groups.len() - freed);
         let mut unfreed = self.unfreed.lock();
         // Those that failed now are tried last.
         unfreed.splice(0..0, groups);

@@ -61,6 +61,8 @@ pub struct Transaction {
     expired: HashMap<Vec<u8>, Mark>,
     /// What was asked for and is not at hand.
     wanted: RefCell<Wanted>,
+    /// What rows were to be before each edit of the part that was begun last, if one was.
+    edited: Option<Vec<Edited>>,
     /// What it waits for.
     step: Option<Step>,
     at_hand: AtHandOfOne,
@@ -93,6 +95,9 @@ struct RowAtHand {
     got: Option<Arc<Pair>>,
     change: Option<NewValue>,
 }
+
+/// A row that was edited, and what it was to be before; the outer `None`: it was not looked at.
+type Edited = (Vec<u8>, Option<Option<NewValue>>);
 
 /// The value that a pair is to have; `None` if there is to be no pair.
 type NewValue = Option<Box<[u8]>>;
@@ -222,6 +227,7 @@ impl Transaction {
             looked_again: HashMap::new(),
             expired: HashMap::new(),
             wanted: RefCell::default(),
+            edited: None,
             step: None,
             at_hand,
         }
@@ -330,10 +336,39 @@ impl Transaction {
         };
         let value = edit.apply(target, held.as_ref()).map_err(|error| self.refused(table, &entry, error))?;
         if existed || value.is_some() || row.is_none() {
-            let blind = RowAtHand { seen: Expect::Any, got: None, change: None };
-            self.rows.entry(pair).or_insert(blind).change = Some(value.map(Vec::into_boxed_slice));
+            self.set_change(pair, value.map(Vec::into_boxed_slice));
         }
         Ok(existed)
+    }
+
+    fn set_change(&mut self, pair: Vec<u8>, value: NewValue) {
+        let bytes =
+            |change: &Option<NewValue>| change.iter().flatten().map(|value| value.len()).sum::<usize>();
+        let before = self.rows.get(&pair).map(|row| bytes(&row.change));
+        let of_row = if before.is_some() { 0 } else { ROW_BYTES };
+        let blind = RowAtHand { seen: Expect::Any, got: None, change: None };
+        let row = self.rows.entry(pair.clone()).or_insert(blind);
+        let change = row.change.replace(value);
+        self.at_hand.set(self.at_hand.bytes() + of_row + bytes(&row.change) - before.unwrap_or(0));
+        if let Some(edited) = &mut self.edited {
+            edited.push((pair, before.map(|_| change)));
+        }
+    }
+
+    /// Begins a part of the run, which may be undone.
+    pub fn begin_part(&mut self) {
+        self.edited = Some(Vec::new());
+    }
+
+    /// Undoes the edits of the part that was begun last: they were of something that cannot be done whole.
+    pub fn undo_part(&mut self) {
+        for (pair, before) in self.edited.take().unwrap_or_default().into_iter().rev() {
+            match before {
+                None => drop(self.rows.remove(&pair)),
+                Some(change) => drop(self.rows.get_mut(&pair).map(|row| row.change = change)),
+            }
+        }
+        self.count_bytes();
     }
 
     /// Whether an edit could be made of some row of this table, whatever there is.
@@ -462,15 +497,17 @@ impl Transaction {
         Err(self.want(Want::Clear(table.into())))
     }
 
-    /// Bytes of the rows that are at hand, as they were got, and about those of what is known of their tables.
+    /// Bytes of the rows that are at hand, as they were got and as they are to be, and about those of what is known of their tables.
     pub fn bytes_at_hand(&self) -> usize {
         self.at_hand.bytes()
     }
 
     /// After what is at hand has changed.
     fn count_bytes(&mut self) {
-        let rows =
-            self.rows.values().map(|row| ROW_BYTES + row.got.as_ref().map_or(0, |pair| pair.value.len()));
+        let rows = self.rows.values().map(|row| {
+            let got = row.got.as_ref().map_or(0, |pair| pair.value.len());
+            ROW_BYTES + got + row.change.iter().flatten().map(|value| value.len()).sum::<usize>()
+        });
         let walked = self.walks.iter().flat_map(|walk| &walk.pairs).map(|pair| ROW_BYTES + pair.value.len());
         let tables = self.tables.values().flatten().map(|seen| seen.bytes.saturating_mul(SCHEMA_TIMES));
         self.at_hand.set(rows.sum::<usize>() + walked.sum::<usize>() + tables.sum::<usize>());

@@ -59,6 +59,8 @@ struct Queue {
     is_sweeping: bool,
     /// Rounds of the sweep that are done.
     rounds: u64,
+    /// Bytes of rows that the commands of all clients may have at hand together.
+    bytes_max: usize,
 }
 
 enum Task {
@@ -69,7 +71,7 @@ enum Task {
 impl Queue {
     fn take(&mut self) -> Option<Task> {
         if !self.wanted.is_empty() {
-            return Some(Task::Jobs(self.take_jobs(limits::EXCHANGED_ATTEMPTS_MAX)));
+            return Some(Task::Jobs(self.take_jobs(limits::EXCHANGED_ATTEMPTS_MAX, false)));
         }
         self.is_sweeping = std::mem::take(&mut self.wants_sweep);
         self.is_sweeping.then_some(Task::Sweep)
@@ -82,9 +84,16 @@ impl Queue {
         false
     }
 
-    /// The first that came, so many at most.
-    fn take_jobs(&mut self, most: usize) -> Vec<Job> {
-        self.wanted.drain(..most.min(self.wanted.len())).collect()
+    /// The first that came, so many at most; and if room for rows is lacking all those that have some: they let go of them, or are waited for by no others than those that are here.
+    fn take_jobs(&mut self, most: usize, lacks_room: bool) -> Vec<Job> {
+        let mut jobs: Vec<Job> = self.wanted.drain(..most.min(self.wanted.len())).collect();
+        if lacks_room {
+            let has_rows = |job: &Job| job.attempt.transaction.bytes_at_hand() > 0;
+            let (with, without): (Vec<Job>, Vec<Job>) = self.wanted.drain(..).partition(has_rows);
+            jobs.extend(with);
+            self.wanted = without.into();
+        }
+        jobs
     }
 }
 
@@ -99,7 +108,7 @@ struct Steps {
     /// Whether one that takes one step is to go first the next time.
     is_short_next: bool,
     sweep: PairSweep,
-    /// Bytes of rows that the commands of all clients may have at hand together.
+    /// That of the queue.
     bytes_max: usize,
 }
 
@@ -115,6 +124,7 @@ const SWEEP_TIME: Duration = Duration::from_millis(5);
 impl Steps {
     /// Goes on with these steps, and with those that are asked for meanwhile, until all have ended.
     fn run(&mut self, mut jobs: Vec<Job>, answers: &Answers<'_, Queue>) -> io::Result<()> {
+        self.bytes_max = answers.with(|queue| queue.bytes_max);
         for turn in 1_u32.. {
             let mut ended = Vec::new();
             for job in jobs {
@@ -123,7 +133,8 @@ impl Steps {
                     false => self.start(job, &mut ended),
                 }
             }
-            if !self.exchange(&mut ended, answers.is_stopping()) {
+            let lacks_room = !self.exchange(&mut ended, answers.is_stopping());
+            if lacks_room {
                 // The loop is about to do the commands that have it.
                 answers.wait(ROOM_WAIT);
             }
@@ -133,7 +144,8 @@ impl Steps {
             answers.put(|queue| {
                 let wakes = queue.ended.is_empty() && !ended.is_empty();
                 queue.ended.append(&mut ended);
-                jobs = queue.take_jobs(room);
+                jobs = queue.take_jobs(room, lacks_room);
+                self.bytes_max = queue.bytes_max;
                 wakes
             })?;
             if jobs.is_empty() && self.begun.is_empty() && self.slow.is_empty() {
@@ -230,12 +242,12 @@ impl Steps {
 pub struct Attempts(Worker<Queue>);
 
 impl Attempts {
-    /// Starts the thread; it wakes `waker` when a step has ended. It gets no more once so many bytes of rows are at hand for commands.
-    pub fn start(db: PairDb, waker: Arc<Waker>, bytes_max: usize) -> io::Result<Attempts> {
+    /// Starts the thread; it wakes `waker` when a step has ended.
+    pub fn start(db: PairDb, waker: Arc<Waker>) -> io::Result<Attempts> {
         let session = db.session().map_err(io::Error::other)?;
         let (begun, slow, is_short_next) = (Vec::new(), VecDeque::new(), false);
         let sweep = PairSweep::default();
-        let mut steps = Steps { db, session, begun, slow, is_short_next, sweep, bytes_max };
+        let mut steps = Steps { db, session, begun, slow, is_short_next, sweep, bytes_max: 0 };
         let worker = Worker::start("attempts", waker, Queue::take, move |task, answers| match task {
             Task::Jobs(jobs) => steps.run(jobs, answers),
             Task::Sweep => steps.sweep(answers),
@@ -243,9 +255,13 @@ impl Attempts {
         Ok(Attempts(worker))
     }
 
-    /// Has attempts go a step on, in this order where it matters; leaves the list empty.
-    pub fn request(&self, jobs: &mut Vec<Job>) {
-        self.0.request(|queue| queue.wanted.extend(jobs.drain(..)));
+    /// Has attempts go a step on, in this order where it matters; leaves the list empty. No more is got once `bytes_max` bytes of rows are at hand for commands, until something
+    /// else is said.
+    pub fn request(&self, jobs: &mut Vec<Job>, bytes_max: usize) {
+        self.0.request(|queue| {
+            queue.wanted.extend(jobs.drain(..));
+            queue.bytes_max = bytes_max;
+        });
     }
 
     /// The steps that have ended since the last call.

@@ -133,10 +133,7 @@ impl EventLoop {
             None => None,
         };
         let attempts = match &server.keyspace {
-            Keyspace::Pairs(keys) => {
-                let bytes_max = server.settings.client_bytes_max;
-                Some(Attempts::start(keys.db().clone(), waker.clone(), bytes_max)?)
-            }
+            Keyspace::Pairs(keys) => Some(Attempts::start(keys.db().clone(), waker.clone())?),
             Keyspace::Tiered(_) => None,
         };
         Ok(EventLoop {
@@ -306,7 +303,7 @@ impl EventLoop {
         if !self.steps.is_empty()
             && let Some(attempts) = &self.attempts
         {
-            attempts.request(&mut self.steps);
+            attempts.request(&mut self.steps, self.server.settings.client_bytes_max);
         }
         self.request_sync(&turn);
         for &key in &turn {

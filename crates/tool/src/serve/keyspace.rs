@@ -381,6 +381,23 @@ impl Keyspace {
         }
     }
 
+    /// Begins a command of several that are done together.
+    pub fn begin_part(&mut self) {
+        match self {
+            Keyspace::Tiered(_) => {}
+            Keyspace::Pairs(keys) => keys.begin_part(),
+        }
+    }
+
+    /// The command that was begun last of several failed: what it had changed by then it has not.
+    pub fn undo_part(&mut self) {
+        match self {
+            // What is staged there is checked when it is written: all of it, or nothing is.
+            Keyspace::Tiered(_) => {}
+            Keyspace::Pairs(keys) => keys.undo_part(),
+        }
+    }
+
     /// The type of a key, if it exists.
     pub fn kind(&self, space: usize, key: &[u8]) -> Outcome<Option<Kind>> {
         match self {

@@ -453,6 +453,95 @@ fn what_is_fetched_for_all_commands_is_bounded() {
     assert_eq!(client.run(&format!("EXISTS {}", many[..100].join(" "))), "100");
 }
 
+/// More clients than one exchange has room for, whose rows take all the room there is: who has a row goes on before those who wait for one.
+#[test]
+fn more_clients_than_an_exchange_takes_go_on_with_little_room() {
+    const CLIENTS: usize = 500;
+    let backend = SlowBackend::default();
+    let server = Server::start_over_pairs(&backend, &clock(), &["--client-bytes-max", "32mb"]);
+    let mut client = server.client();
+    let value = vec![b'v'; 320_000];
+    for n in 0..CLIENTS {
+        assert_eq!(client.run_words(&[b"SET", format!("k{n}").as_bytes(), &value]), "OK");
+    }
+    let mut clients: Vec<_> = (0..CLIENTS).map(|_| server.client()).collect();
+    for round in 1..=3 {
+        for (n, client) in clients.iter_mut().enumerate() {
+            client.send(&[b"APPEND", format!("k{n}").as_bytes(), b"x"]);
+        }
+        for client in &mut clients {
+            assert_eq!(client.reply(), (320_000 + round).to_string());
+        }
+    }
+    assert_eq!(info(&mut client, "evicted_clients"), 0);
+    eventually("all of it is let go of", || info(&mut client, "fetched_bytes") == 0);
+}
+
+#[test]
+fn the_bound_of_what_is_fetched_can_be_set() {
+    let backend = SlowBackend::default();
+    let server = Server::start_over_pairs(&backend, &clock(), &["--client-bytes-max", "64mb"]);
+    let mut client = server.client();
+    let value = vec![b'v'; 900_000];
+    let name = |n: usize| format!("t{n}:k");
+    for n in 0..30 {
+        assert_eq!(client.run_words(&[b"SET", name(n).as_bytes(), &value]), "OK");
+    }
+    assert_eq!(client.run("CONFIG SET maxmemory-clients 4194304"), "OK");
+    let mut clients: Vec<_> = (0..30).map(|_| server.client()).collect();
+    let mut most = 0;
+    for _ in 0..20 {
+        clients.iter_mut().enumerate().for_each(|(n, client)| client.send(&[b"STRLEN", name(n).as_bytes()]));
+        let text = client.run("INFO hedgerow");
+        most = most.max(field(&text, "fetched_bytes"));
+        assert_eq!(field(&text, "fetched_bytes_max"), 4 << 20);
+        clients.iter_mut().for_each(|client| assert_eq!(client.reply(), "900000"));
+    }
+    // One row may be over it, and so may those of the sweep.
+    assert!(most > 0 && most < 8 << 20, "{most}");
+}
+
+/// A command of a transaction that fails has changed nothing, however much of it was done by then.
+#[test]
+fn a_command_that_fails_in_a_transaction_leaves_nothing() {
+    let backend = SlowBackend::default();
+    let server = Server::start_over_pairs(&backend, &clock(), &[]);
+    let mut client = server.client();
+    let value = vec![b'v'; 1_200_000];
+    for key in ["set before", "not there"] {
+        let key = key.as_bytes();
+        assert_eq!(client.run("MULTI"), "OK");
+        if key == b"set before" {
+            assert_eq!(client.run_words(&[b"SET", key, b"first"]), "QUEUED");
+        }
+        assert_eq!(client.run_words(&[b"MSET", key, b"second", key, &value]), "QUEUED");
+        assert!(client.run("EXEC").contains("ERR"), "the value is too long");
+    }
+    assert_eq!(client.run_words(&[b"GET", b"set before"]), "\"first\"");
+    assert_eq!(client.run_words(&[b"GET", b"not there"]), "nil");
+    assert_eq!(client.run("MULTI"), "OK");
+    let half = &value[..600_000];
+    assert_eq!(
+        client.run_words(&[b"HSETEX", b"h", b"EX", b"100", b"FIELDS", b"2", b"a", half, b"b", half]),
+        "QUEUED"
+    );
+    assert!(client.run("EXEC").contains("ERR"));
+    assert_eq!(client.run("DBSIZE"), "1");
+}
+
+#[test]
+fn a_random_key_is_found_behind_tables_that_have_none() {
+    let server = Server::start_over_pairs(&SlowBackend::default(), &clock(), &[]);
+    let mut client = server.client();
+    for n in 0..1_100 {
+        assert_eq!(client.run(&format!("SET p{n:04}:x 1")), "OK");
+        assert_eq!(client.run(&format!("DEL p{n:04}:x")), "1");
+    }
+    assert_eq!(client.run("RANDOMKEY"), "nil");
+    assert_eq!(client.run("SET zzz:1 v"), "OK");
+    assert_eq!(client.run("RANDOMKEY"), "\"zzz:1\"");
+}
+
 /// What was fetched for commands that are not done any more, as the server stops, is not waited for: else it would take the five seconds after which a
 /// store is given up, each time.
 #[test]

@@ -99,6 +99,7 @@ impl Transaction {
         self.expired.clear();
         self.rows.retain(|_, row| row.seen != Expect::Any);
         self.rows.values_mut().for_each(|row| row.change = None);
+        self.edited = None;
         self.count_bytes();
         match self.change_catalog(session, &wanted) {
             Err(error) => Some(Err(error)),

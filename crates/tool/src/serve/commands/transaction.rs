@@ -178,9 +178,13 @@ fn run_queued(context: &mut Context<'_>, queued: &Queued, tally: &mut Tally) {
     let start = context.reply.len();
     let Queued { command, args } = queued;
     let started = Instant::now();
+    context.server.keyspace.begin_part();
     let outcome = call(context, command, args.borrow());
     if context.server.keyspace.wants_again() {
         return;
+    }
+    if outcome.is_err() {
+        context.server.keyspace.undo_part();
     }
     let failure = outcome.as_ref().err().map(Failure::as_str);
     tally.count(command.index(), started.elapsed(), failure);

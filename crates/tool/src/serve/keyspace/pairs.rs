@@ -149,6 +149,16 @@ impl PairKeyspace {
         Some((std::mem::replace(&mut self.attempt, next), step))
     }
 
+    /// Begins a command of several that are done together.
+    pub fn begin_part(&mut self) {
+        self.attempt.transaction.begin_part();
+    }
+
+    /// What the command that was begun last has changed it has not.
+    pub fn undo_part(&mut self) {
+        self.attempt.transaction.undo_part();
+    }
+
     /// Whether the command lacks something.
     pub fn wants_again(&self) -> bool {
         self.attempt.has_missed()
@@ -430,7 +440,7 @@ impl PairKeyspace {
 
     /// A key chosen by `random` among the first that a walk comes by.
     pub fn random_key(&self, space: usize, random: &mut Random) -> Outcome<Option<Vec<u8>>> {
-        let scan = KeyScan {
+        let mut scan = KeyScan {
             space,
             from: KeyWalk::START,
             rows: RANDOM_ROWS,
@@ -438,11 +448,15 @@ impl PairKeyspace {
             pattern: None,
             kind: None,
         };
-        let keys = &self.scan(scan)?.keys;
-        Ok(match keys.len() {
-            0 => None,
-            len => keys.get(random.below(len as u64) as usize).cloned(),
-        })
+        loop {
+            let ScannedKeys { keys, next } = self.scan(scan.clone())?;
+            match (keys.len(), next) {
+                // What it came by were tables without keys, and rows that are none.
+                (0, Some(next)) => scan.from = next.clone(),
+                (0, None) => return Ok(None),
+                (len, _) => return Ok(keys.get(random.below(len as u64) as usize).cloned()),
+            }
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use hedgerow_device::Clock;
 use super::*;
 use crate::backend::memory::MemoryBackend;
 use crate::backend::{Backend, Ticket};
-use crate::pairs::{Edit, PairDb, PairTable};
+use crate::pairs::{Edit, PairDb, PairTable, ask_one};
 use crate::schema::plan::FieldExpiries;
 use crate::{Expiry, Schema, Type, Value, row};
 
@@ -396,12 +396,84 @@ fn groups_that_are_not_freed_are_tried_again_few_at_a_time() {
     let mut session = Watched::failing(&db, |command| {
         matches!(command, Command::Clear { .. }).then_some((ErrorKind::Unavailable, false))
     });
-    (0..1_000).for_each(|group| db.store.free(&mut session, group));
+    (0..1_000).for_each(|group| db.store.free(&mut session, Some(group)));
     assert!((1_000..20_000).contains(&session.changes), "{}", session.changes);
     assert_eq!(db.store.unfreed.lock().len(), 1_000);
     let mut session = Watched::of(&db);
-    (0..100).for_each(|group| db.store.free(&mut session, group));
+    (0..100).for_each(|group| db.store.free(&mut session, Some(group)));
     assert!(db.store.unfreed.lock().is_empty());
+}
+
+/// A clear or a drop of which nobody knows whether it happened: the rows go once that is known, and stay as long as a table has them.
+#[test]
+fn what_may_have_been_cleared_is_freed_once_that_is_known() {
+    for (drops, happens) in [(false, true), (false, false), (true, true), (true, false)] {
+        let (db, table) = counters();
+        table.put(b"a", &[("n", Value::Int(1))]).unwrap();
+        let mut session = Watched::of(&db);
+        let mut group = || db.store.look(&mut session, "counters").unwrap().map(|seen| seen.entry.group);
+        let old = group().unwrap();
+        let is_entry = |command: &Command<'_>| match command {
+            Command::Put { key, .. } | Command::Delete { key, .. } => **key == *entry_key("counters"),
+            _ => false,
+        };
+        let mut failing = Watched::failing(&db, move |command| {
+            is_entry(command).then_some((ErrorKind::Indeterminate, happens))
+        });
+        let kind = match drops {
+            true => db.store.drop_table(&mut failing, "counters").unwrap_err().kind(),
+            false => db.store.clear(&mut failing, "counters", None).unwrap_err().kind(),
+        };
+        assert_eq!(kind, ErrorKind::Indeterminate);
+        assert_eq!(group() != Some(old), happens);
+        let mut session = Watched::of(&db);
+        let mut rows = || match ask_one(&mut session, Command::Count { group: old }).unwrap() {
+            Answer::Counted(rows) => rows,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(rows(), 1);
+        // Another table goes.
+        db.create_table("other", Schema::new()).unwrap();
+        assert!(db.drop_table("other").unwrap());
+        assert_eq!(rows(), u64::from(!happens), "drops: {drops}, happens: {happens}");
+        assert_eq!(db.store.doubtful.lock().len(), usize::from(!happens));
+        // And then it happens.
+        assert_eq!(db.drop_table("counters").unwrap(), !drops || !happens);
+        assert_eq!(rows(), 0);
+    }
+}
+
+/// Of commands that are done together one that fails leaves nothing; what those before it did stays.
+#[test]
+fn a_part_that_is_undone_leaves_what_was_before_it() {
+    let (db, table) = counters();
+    table.put(b"a", &[("n", Value::Int(1))]).unwrap();
+    let mut session = Watched::of(&db);
+    let mut attempt = db.transaction();
+    read(&attempt, b"a").unwrap_err();
+    attempt.fetch(&mut session).unwrap();
+    let at_hand = attempt.bytes_at_hand();
+    attempt.begin_part();
+    add_one(&mut attempt, b"a");
+    assert!(attempt.bytes_at_hand() > at_hand && db.bytes_at_hand() == attempt.bytes_at_hand());
+    let before = attempt.bytes_at_hand();
+    attempt.begin_part();
+    add_one(&mut attempt, b"a");
+    attempt.edit("counters", b"a", &Edit::<&str>::Delete).unwrap();
+    attempt.edit("counters", b"b", &Edit::Put(&[("n", Value::Int(5))], None)).unwrap();
+    attempt.edit("counters", b"b", &Edit::Put(&[("n", Value::Int(6))], None)).unwrap();
+    attempt.undo_part();
+    assert_eq!((read(&attempt, b"a").unwrap(), attempt.bytes_at_hand()), (2, before));
+    attempt.commit(&mut session).unwrap();
+    assert_eq!(table.len().unwrap(), 1);
+    // Nothing was changed before.
+    attempt.restart();
+    read(&attempt, b"a").unwrap_err();
+    attempt.fetch(&mut session).unwrap();
+    attempt.begin_part();
+    attempt.edit("counters", b"a", &Edit::<&str>::Delete).unwrap();
+    attempt.undo_part();
+    assert!(!attempt.has_changes() && read(&attempt, b"a").unwrap() == 2);
 }
 
 #[test]
