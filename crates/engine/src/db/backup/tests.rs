@@ -305,6 +305,24 @@ fn files_that_cannot_be_linked_are_copied() {
     }
 }
 
+/// A store whose disk fails has the backup that was made before, however often another is asked for.
+#[test]
+fn a_store_that_cannot_be_synced_leaves_the_backup_before() {
+    let scratch = Scratch::new("copy-unsynced");
+    let to = scratch.at("to");
+    let (sim, db, table) = in_memory(CrashModel::Pages);
+    db.backup(&to).unwrap();
+    let before = rows(&table);
+    change(&table, 1);
+    sim.fail_persist_after(0, true);
+    for _ in 0..2 {
+        db.backup(&to).unwrap_err();
+        assert!(verified(&to) > 0);
+    }
+    let options = Options { read_only: true, ..moving() };
+    assert_eq!(rows_of(&Db::open_with(&to, options).unwrap()), before);
+}
+
 /// What the store's own files refuse to tell ends the backup; the next one is whole.
 #[test]
 fn a_file_that_cannot_be_read_ends_the_backup() {
