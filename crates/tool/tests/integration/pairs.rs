@@ -464,10 +464,12 @@ fn pipelines_of_many_clients_are_answered_in_order() {
         assert!(seen.is_sorted(), "{seen:?}");
         shared.push(seen);
     }
-    // Nobody is done long before the others: of those who change one key all get on.
+    // Of those who change one key all get on. One whose changes fall between those of the others, which are tried together, meets nobody, and is done long before them (one in 30 on a
+    // busy machine).
     let total = CLIENTS as u64 * EACH;
     let first_done = shared.iter().filter_map(|seen| seen.last()).min().unwrap();
-    assert!(*first_done > total / 2, "one had counted to its end at {first_done} of {total}");
+    let last_begun = shared.iter().filter_map(|seen| seen.first()).max().unwrap();
+    assert!(last_begun < first_done, "one had counted to its end at {first_done}, one began at {last_begun}");
     let mut all = shared.concat();
     all.sort_unstable();
     assert!(all.into_iter().eq(1..=total));
