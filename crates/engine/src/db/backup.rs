@@ -59,7 +59,7 @@ use crate::scheduler::gc_state::GcState;
 use crate::sst::Sst;
 use crate::{Capacity, Error, ErrorKind, Result};
 use sorted_tables::Placed;
-use target::{Added, Target, Whole};
+use target::{Added, Purpose, Target, Whole};
 
 /// The manifest of a backup.
 const MANIFEST_FILE: &str = "backup";
@@ -162,7 +162,7 @@ impl<'e> Source<'e> {
     fn copy_to(&self, to: &Path, progress: &mut dyn FnMut(Progress) -> Result<()>) -> Result<Summary> {
         // What is refused leaves the backup that is there as it is: from here on it is none until it is whole again.
         let (pinning, moment) = self.begin()?;
-        let mut target = Target::open(to, &self.log.root())?;
+        let mut target = Target::open(to, &self.log.root(), Purpose::Backup)?;
         target.begin(self.log, &moment.segments, &moment.runs.files)?;
         let mut copying = Copying::new(&moment)?;
         while let Some(segment) = pinning.next(&self.gc.waiting_to_free()) {
@@ -225,7 +225,7 @@ pub fn restore_with(
         return Err(Error::new(ErrorKind::Exists, format!("the directory {} is not empty", to.display())));
     }
     let root = engine.log.root();
-    let mut target = Target::open(to, &root)?;
+    let mut target = Target::open(to, &root, Purpose::Store)?;
     let catalog = engine.catalog.at_barrier(&engine.log, |_, catalog| catalog);
     let source = (root.store_id, root.watermark);
     let runs = engine.runs.hold_off_edits().to_copy(source, |table| engine.catalog.by_id(table).is_some());
@@ -239,8 +239,6 @@ pub fn restore_with(
         copying.count(segment, target.add(&engine.log, segment, u64::MAX)?);
     }
     copying.add_sorted_tables(&target, &moment, &mut progress)?;
-    // A store is none to be gone on with as a backup.
-    target.is_backup = false;
     copying.finish(&engine.log, target, &moment, &mut progress)
 }
 

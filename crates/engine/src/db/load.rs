@@ -233,7 +233,7 @@ impl Engine {
         let replaced = replaced.and_then(|()| self.log.persist_to(visible_from.load(Ordering::Acquire)));
         drop(loading);
         if replaced.is_err() {
-            // They count, and no table has them. What is left of them goes when the store is next opened.
+            // Those of no table go, though they count. What is left of them goes when the store is next opened.
             let _ = self.remove_garbage_runs();
         }
         replaced

@@ -43,6 +43,15 @@ const SYNC_STEP_BYTES: u64 = 32 << 20;
 /// Bytes at the end of a segment that its manifest line has the checksum of.
 const TAIL_BYTES: usize = 4096;
 
+/// What a copy is once it is whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// A later backup of the same store may go on with it.
+    Backup,
+    /// A store like any other.
+    Store,
+}
+
 /// A backup in the making.
 pub(super) struct Target {
     directory: PathBuf,
@@ -55,8 +64,7 @@ pub(super) struct Target {
     expected: Vec<(u32, u64, u64)>,
     /// An earlier backup into the directory, finished or not, left whole what it left.
     trusts: bool,
-    /// What comes of it may be gone on with by a later backup.
-    pub(super) is_backup: bool,
+    purpose: Purpose,
     sorted_tables: Option<SortedTables>,
     _lock: DirectoryLock,
 }
@@ -79,8 +87,8 @@ pub(super) enum Added {
 }
 
 impl Target {
-    /// Takes the directory for a backup of the store that `root` is of, making it if need be, or goes on with one.
-    pub(super) fn open(directory: &Path, root: &Root) -> Result<Target> {
+    /// Takes the directory for a copy of the store that `root` is of, making it if need be, or goes on with one.
+    pub(super) fn open(directory: &Path, root: &Root, purpose: Purpose) -> Result<Target> {
         create_directories(directory).map_err(|error| {
             Error::io(format_args!("cannot make the directory {}", directory.display()), error)
         })?;
@@ -123,7 +131,7 @@ impl Target {
             unsynced_bytes: 0,
             expected: Vec::new(),
             trusts: known.is_some(),
-            is_backup: true,
+            purpose,
             sorted_tables: None,
             _lock: lock,
         })
@@ -241,10 +249,10 @@ impl Target {
         self.manifest.image = Some(ImageId { store_id, generation: root.generation, sequence });
         let [fast, partial, manifest] =
             [FAST_TIER_FILE, PARTIAL_FILE, MANIFEST_FILE].map(|name| self.directory.join(name));
-        match self.is_backup {
-            true => replace_small_file(&manifest, self.manifest.encode().as_bytes())?,
-            // PERSIST: or it were a backup until it is opened, and might be taken for one of its source, and be written over.
-            false => remove_file(&manifest)?,
+        match self.purpose {
+            Purpose::Backup => replace_small_file(&manifest, self.manifest.encode().as_bytes())?,
+            // PERSIST: before it has its name, or a crash would leave what a later backup of its source may write over.
+            Purpose::Store => remove_file(&manifest)?,
         }
         // PERSIST: the name that makes a store of it comes last, and is durable on return.
         rename_file(&partial, &fast)?;

@@ -390,6 +390,8 @@ fn cut_everywhere(scratch: &Scratch, db: &Db, table: &Table) {
                 let there = is_copy(&states, &place);
                 found += u32::from(there);
                 assert!(there || n + 1 < steps.len(), "{place}: one that was finished is none");
+                let is_backup = there && cut.join("backup").exists();
+                assert!(round < 2 || !is_backup, "{place}: what was restored counts as a backup");
                 if images.is_multiple_of(5) && round < 2 {
                     db.backup(&cut).unwrap_or_else(|error| panic!("{place}: the next backup: {error}"));
                     assert!(is_copy(&states[round..], &place), "{place}: the next backup is none");
