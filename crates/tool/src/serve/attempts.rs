@@ -8,6 +8,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use hedgerow_row::backend::Session;
@@ -59,8 +60,6 @@ struct Queue {
     is_sweeping: bool,
     /// Rounds of the sweep that are done.
     rounds: u64,
-    /// Bytes of rows that the commands of all clients may have at hand together.
-    bytes_max: usize,
 }
 
 enum Task {
@@ -108,8 +107,8 @@ struct Steps {
     /// Whether one that takes one step is to go first the next time.
     is_short_next: bool,
     sweep: PairSweep,
-    /// That of the queue.
-    bytes_max: usize,
+    /// Bytes of rows that the commands of all clients may have at hand together.
+    bytes_max: Arc<AtomicUsize>,
 }
 
 /// How long nothing is got if there is no room for it, before it is looked again.
@@ -124,7 +123,6 @@ const SWEEP_TIME: Duration = Duration::from_millis(5);
 impl Steps {
     /// Goes on with these steps, and with those that are asked for meanwhile, until all have ended.
     fn run(&mut self, mut jobs: Vec<Job>, answers: &Answers<'_, Queue>) -> io::Result<()> {
-        self.bytes_max = answers.with(|queue| queue.bytes_max);
         for turn in 1_u32.. {
             let mut ended = Vec::new();
             for job in jobs {
@@ -145,7 +143,6 @@ impl Steps {
                 let wakes = queue.ended.is_empty() && !ended.is_empty();
                 queue.ended.append(&mut ended);
                 jobs = queue.take_jobs(room, lacks_room);
-                self.bytes_max = queue.bytes_max;
                 wakes
             })?;
             if jobs.is_empty() && self.begun.is_empty() && self.slow.is_empty() {
@@ -199,7 +196,8 @@ impl Steps {
         let here = self.begun.iter().chain(&self.slow).map(|job| job.attempt.transaction.bytes_at_hand());
         let all = self.db.bytes_at_hand();
         FetchRoom {
-            bytes: self.bytes_max.saturating_sub(all),
+            // Nothing is ordered by it.
+            bytes: self.bytes_max.load(Ordering::Relaxed).saturating_sub(all),
             first_goes: is_stopping || all <= here.sum::<usize>(),
         }
     }
@@ -239,39 +237,45 @@ impl Steps {
 }
 
 /// The thread that waits.
-pub struct Attempts(Worker<Queue>);
+pub struct Attempts {
+    worker: Worker<Queue>,
+    bytes_max: Arc<AtomicUsize>,
+}
 
 impl Attempts {
-    /// Starts the thread; it wakes `waker` when a step has ended.
-    pub fn start(db: PairDb, waker: Arc<Waker>) -> io::Result<Attempts> {
+    /// Starts the thread; it wakes `waker` when a step has ended. It gets no more once so many bytes of rows are at hand for commands.
+    pub fn start(db: PairDb, waker: Arc<Waker>, bytes_max: usize) -> io::Result<Attempts> {
         let session = db.session().map_err(io::Error::other)?;
         let (begun, slow, is_short_next) = (Vec::new(), VecDeque::new(), false);
         let sweep = PairSweep::default();
-        let mut steps = Steps { db, session, begun, slow, is_short_next, sweep, bytes_max: 0 };
+        let bytes_max = Arc::new(AtomicUsize::new(bytes_max));
+        let mut steps =
+            Steps { db, session, begun, slow, is_short_next, sweep, bytes_max: Arc::clone(&bytes_max) };
         let worker = Worker::start("attempts", waker, Queue::take, move |task, answers| match task {
             Task::Jobs(jobs) => steps.run(jobs, answers),
             Task::Sweep => steps.sweep(answers),
         })?;
-        Ok(Attempts(worker))
+        Ok(Attempts { worker, bytes_max })
     }
 
-    /// Has attempts go a step on, in this order where it matters; leaves the list empty. No more is got once `bytes_max` bytes of rows are at hand for commands, until something
-    /// else is said.
-    pub fn request(&self, jobs: &mut Vec<Job>, bytes_max: usize) {
-        self.0.request(|queue| {
-            queue.wanted.extend(jobs.drain(..));
-            queue.bytes_max = bytes_max;
-        });
+    /// From now on so many bytes of rows may be at hand, for those as well that wait for room.
+    pub fn set_bytes_max(&self, bytes_max: usize) {
+        self.bytes_max.store(bytes_max, Ordering::Relaxed);
+    }
+
+    /// Has attempts go a step on, in this order where it matters; leaves the list empty.
+    pub fn request(&self, jobs: &mut Vec<Job>) {
+        self.worker.request(|queue| queue.wanted.extend(jobs.drain(..)));
     }
 
     /// The steps that have ended since the last call.
     pub fn ended(&self) -> Vec<Advanced> {
-        self.0.with(|queue| std::mem::take(&mut queue.ended))
+        self.worker.with(|queue| std::mem::take(&mut queue.ended))
     }
 
     /// Has the sweep go on a little, unless it is doing so; says how many rounds it has done.
     pub fn sweep(&self) -> u64 {
-        self.0.request(|queue| {
+        self.worker.request(|queue| {
             queue.wants_sweep = !queue.is_sweeping;
             queue.rounds
         })
@@ -280,7 +284,7 @@ impl Attempts {
     /// Stops the thread once it has done what was asked of it; but not later than [`limits::STORE_PATIENCE`] from now, whether the store
     /// answers or not. Says whether all of it was done.
     pub fn stop(&mut self) -> bool {
-        let is_done = self.0.stop_within(limits::STORE_PATIENCE);
+        let is_done = self.worker.stop_within(limits::STORE_PATIENCE);
         if !is_done {
             self.forget_wanted();
         }
@@ -288,7 +292,7 @@ impl Attempts {
     }
 
     fn forget_wanted(&self) {
-        self.0.with(|queue| queue.wanted.clear());
+        self.worker.with(|queue| queue.wanted.clear());
     }
 }
 
@@ -296,6 +300,6 @@ impl Drop for Attempts {
     fn drop(&mut self) {
         // Nobody is left to be told.
         self.forget_wanted();
-        self.0.stop_within(limits::STORE_PATIENCE);
+        self.worker.stop_within(limits::STORE_PATIENCE);
     }
 }

@@ -133,7 +133,10 @@ impl EventLoop {
             None => None,
         };
         let attempts = match &server.keyspace {
-            Keyspace::Pairs(keys) => Some(Attempts::start(keys.db().clone(), waker.clone())?),
+            Keyspace::Pairs(keys) => {
+                let bytes_max = server.settings.client_bytes_max;
+                Some(Attempts::start(keys.db().clone(), waker.clone(), bytes_max)?)
+            }
             Keyspace::Tiered(_) => None,
         };
         Ok(EventLoop {
@@ -300,10 +303,11 @@ impl EventLoop {
                 self.serve(key);
             }
         }
-        if !self.steps.is_empty()
-            && let Some(attempts) = &self.attempts
-        {
-            attempts.request(&mut self.steps, self.server.settings.client_bytes_max);
+        if let Some(attempts) = &self.attempts {
+            attempts.set_bytes_max(self.server.settings.client_bytes_max);
+            if !self.steps.is_empty() {
+                attempts.request(&mut self.steps);
+            }
         }
         self.request_sync(&turn);
         for &key in &turn {
