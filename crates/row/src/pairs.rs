@@ -472,28 +472,22 @@ impl PairStore {
 
     /// Of the groups of which it was open whether a table has them, those that none has: a group never comes back.
     fn settle_doubtful(&self, session: &mut dyn Session) -> Vec<u32> {
-        let mut doubtful = std::mem::take(&mut *self.doubtful.lock());
+        let tried: Vec<_> = {
+            let mut doubtful = self.doubtful.lock();
+            let tried = doubtful.len().min(UNFREED_TRIED);
+            doubtful.drain(..tried).collect()
+        };
         let (mut known, mut fails) = (Vec::new(), false);
-        let mut tried = 0;
-        doubtful.retain(|(name, group)| {
-            if fails || tried == UNFREED_TRIED {
-                return true;
+        for (name, group) in tried {
+            let seen = if fails { None } else { self.look(session, &name).ok() };
+            fails = seen.is_none();
+            match seen {
+                Some(None) => known.push(group),
+                Some(Some(seen)) if seen.entry.group != group => known.push(group),
+                // It could not be looked at; or what was asked for may be done still. The others are looked at first the next time.
+                _ => self.doubtful.lock().push((name, group)),
             }
-            tried += 1;
-            match self.look(session, name) {
-                // What was asked for may be done still.
-                Ok(Some(seen)) if seen.entry.group == *group => true,
-                Ok(_) => {
-                    known.push(*group);
-                    false
-                }
-                Err(_) => {
-                    fails = true;
-                    true
-                }
-            }
-        });
-        self.doubtful.lock().append(&mut doubtful);
+        }
         known
     }
 

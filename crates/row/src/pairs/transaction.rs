@@ -96,8 +96,13 @@ struct RowAtHand {
     change: Option<NewValue>,
 }
 
-/// A row that was edited, and what it was to be before; the outer `None`: it was not looked at.
-type Edited = (Vec<u8>, Option<Option<NewValue>>);
+/// A row that was edited, as it was before.
+struct Edited {
+    pair_key: Vec<u8>,
+    /// It had not been looked at, nor edited.
+    is_new: bool,
+    change: Option<NewValue>,
+}
 
 /// The value that a pair is to have; `None` if there is to be no pair.
 type NewValue = Option<Box<[u8]>>;
@@ -114,6 +119,12 @@ impl RowAtHand {
             Some(change) => change.as_deref(),
             None => self.got.as_ref().map(|pair| &*pair.value),
         }
+    }
+
+    /// Bytes that it takes, as it was got and as it is to be.
+    fn bytes(&self) -> usize {
+        let got = self.got.as_ref().map_or(0, |pair| pair.value.len());
+        ROW_BYTES + got + self.change.iter().flatten().map(|value| value.len()).sum::<usize>()
     }
 
     fn version(&self) -> u64 {
@@ -341,17 +352,15 @@ impl Transaction {
         Ok(existed)
     }
 
-    fn set_change(&mut self, pair: Vec<u8>, value: NewValue) {
-        let bytes =
-            |change: &Option<NewValue>| change.iter().flatten().map(|value| value.len()).sum::<usize>();
-        let before = self.rows.get(&pair).map(|row| bytes(&row.change));
-        let of_row = if before.is_some() { 0 } else { ROW_BYTES };
+    fn set_change(&mut self, pair_key: Vec<u8>, value: NewValue) {
+        let before = self.rows.get(&pair_key).map(RowAtHand::bytes);
         let blind = RowAtHand { seen: Expect::Any, got: None, change: None };
-        let row = self.rows.entry(pair.clone()).or_insert(blind);
+        let row = self.rows.entry(pair_key.clone()).or_insert(blind);
         let change = row.change.replace(value);
-        self.at_hand.set(self.at_hand.bytes() + of_row + bytes(&row.change) - before.unwrap_or(0));
+        // A row whose change was refused may be at hand again without having been counted.
+        self.at_hand.set((self.at_hand.bytes() + row.bytes()).saturating_sub(before.unwrap_or(0)));
         if let Some(edited) = &mut self.edited {
-            edited.push((pair, before.map(|_| change)));
+            edited.push(Edited { pair_key, is_new: before.is_none(), change });
         }
     }
 
@@ -362,10 +371,11 @@ impl Transaction {
 
     /// Undoes the edits of the part that was begun last: they were of something that cannot be done whole.
     pub fn undo_part(&mut self) {
-        for (pair, before) in self.edited.take().unwrap_or_default().into_iter().rev() {
-            match before {
-                None => drop(self.rows.remove(&pair)),
-                Some(change) => drop(self.rows.get_mut(&pair).map(|row| row.change = change)),
+        for Edited { pair_key, is_new, change } in self.edited.take().unwrap_or_default().into_iter().rev() {
+            if is_new {
+                self.rows.remove(&pair_key);
+            } else if let Some(row) = self.rows.get_mut(&pair_key) {
+                row.change = change;
             }
         }
         self.count_bytes();
@@ -504,10 +514,7 @@ impl Transaction {
 
     /// After what is at hand has changed.
     fn count_bytes(&mut self) {
-        let rows = self.rows.values().map(|row| {
-            let got = row.got.as_ref().map_or(0, |pair| pair.value.len());
-            ROW_BYTES + got + row.change.iter().flatten().map(|value| value.len()).sum::<usize>()
-        });
+        let rows = self.rows.values().map(RowAtHand::bytes);
         let walked = self.walks.iter().flat_map(|walk| &walk.pairs).map(|pair| ROW_BYTES + pair.value.len());
         let tables = self.tables.values().flatten().map(|seen| seen.bytes.saturating_mul(SCHEMA_TIMES));
         self.at_hand.set(rows.sum::<usize>() + walked.sum::<usize>() + tables.sum::<usize>());
