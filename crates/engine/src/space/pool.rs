@@ -194,8 +194,12 @@ impl Pool {
         surplus
     }
 
-    /// A free extent to be given back, taken out of the pool until [`Pool::has_released`]; the low ones stay.
+    /// A free extent to be given back, taken out of the pool until [`Pool::has_released`]; the low ones stay. None beyond what is held back, though more were
+    /// free when they were counted.
     pub(crate) fn next_to_release(&mut self) -> Option<u32> {
+        if self.free_extents() <= Claim::Write.reserve() {
+            return None;
+        }
         let extent = self.free.pop_last()?;
         self.releasing += 1;
         Some(extent)
@@ -370,6 +374,28 @@ pub(crate) enum NoExtent {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The limit was lowered; between two extents that are given back others are taken.
+    #[test]
+    fn what_is_held_back_is_never_given_back() {
+        let (now, held_back) = (Duration::ZERO, Claim::Write.reserve());
+        let mut pool = Pool::new(1, 1, 100, 1, now);
+        pool.has_grown(20);
+        (0..8).for_each(|_| assert!(pool.take(1, Claim::Write, now).is_ok()));
+        pool.extents_max = 6;
+        let surplus = pool.surplus(now);
+        assert_eq!(surplus, 12 - held_back);
+        let mut given_back = 0;
+        for _ in 0..surplus {
+            if let Some(extent) = pool.next_to_release() {
+                pool.has_released(extent, true);
+                given_back += 1;
+            }
+            pool.take(1, Claim::Overwrite, now).ok();
+        }
+        assert!(given_back > 0 && pool.free_extents() >= Claim::Overwrite.reserve(), "{pool:?}");
+        assert_eq!(pool.next_to_release(), None);
+    }
 
     #[test]
     fn runs_are_found_and_the_reserve_is_kept() {
