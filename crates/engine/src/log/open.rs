@@ -473,6 +473,19 @@ impl Log {
         self.commit.lock().recovered.is_some()
     }
 
+    /// Whether the list that counts has a segment with more records than recovery left of it.
+    fn lists_more_than(&self, ends: &[SegmentEnd]) -> Result<bool> {
+        let listed = self.root.lock().load_list(&self.tier)?;
+        let segments = self.segments.lock();
+        let was_cut = |entry: &SegmentEntry| {
+            let is_its = |end: &&SegmentEnd| end.extent == entry.extent;
+            let number = segments.used.get(&entry.extent).map(|segment| segment.segment_number);
+            number == Some(entry.segment_number)
+                && ends.iter().find(is_its).is_some_and(|end| end.end < entry.end)
+        };
+        Ok(listed.iter().any(was_cut))
+    }
+
     /// Seals the segments that recovery found where their records end, and makes the root say that this is the whole past.
     ///
     /// PERSIST: they were all durable before, by the sync that calls this. Until the root says so, the root of the last
@@ -494,6 +507,12 @@ impl Log {
             }
         }
         drop(segments);
+        if self.lists_more_than(ends)? {
+            // PERSIST: no list before headers that have less than it: one of a sync that others wrote beside may have records behind one that is missing. What it names is durable, and found without it.
+            let mut root = self.root.lock();
+            root.name_list(&self.tier, None);
+            root.store(&self.tier)?;
+        }
         for pass in 0..2 {
             changed
                 .iter()

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hedgerow_device::{CrashModel, CrashSim};
+use hedgerow_device::{CrashModel, CrashSim, Survivors};
 
 use super::format::{RecordKind, RecordSpec};
 use super::*;
@@ -198,4 +198,52 @@ fn what_is_not_known_of_a_damaged_log_is_told_as_that() {
             told[0]
         );
     }
+}
+
+/// A sync lists what was written beside it, and what came before that is lost with the power: the opening that cuts the log there may be cut itself, anywhere.
+#[test]
+fn an_opening_that_cuts_below_the_list_may_be_cut_itself() {
+    let sim = CrashSim::new(CrashModel::Pages, 16 << 20);
+    let options = || Options {
+        durability: Durability::Process,
+        segment_bytes: 1 << 20,
+        background: false,
+        ..Options::default()
+    };
+    let open = |sim: &CrashSim| crate::Db::open_at(FastTier::simulated(sim), options(), Clock::manual(1_000));
+    let db = open(&sim).unwrap();
+    let table = db.create_table("t", crate::Schema::new().field("n", crate::Type::I64)).unwrap();
+    let put = |table: &crate::Table, key: u64| table.put(&key, &crate::row! { n: key as i64 }).unwrap();
+    (0..10).for_each(|key| put(&table, key));
+    db.persist().unwrap();
+    let log = &table.engine().log;
+    // It has begun and asked for the last sequence; one write takes a sequence and gets no further, and the next is listed.
+    log.take_sequence();
+    put(&table, 10);
+    let list = log.write_list();
+    log.tier.persist_all().unwrap();
+    {
+        let mut root = log.root.lock();
+        root.name_list(&log.tier, list);
+        root.store(&log.tier).unwrap();
+    }
+    let image =
+        sim.images_at(sim.ops(), 1, 4).into_iter().find(|image| image.survivors != Survivors::ProcessKill);
+    let sim = CrashSim::from_image(&image.unwrap());
+    drop((table, db));
+    let reopened = open(&sim).unwrap();
+    assert_eq!(reopened.table("t").unwrap().len(), 10, "what is behind the missing one is cut off");
+    let mut walk = sim.walk();
+    loop {
+        for image in walk.images(&Survivors::EACH, 5) {
+            let place = format!("after {} operations, {:?}", image.op_index, image.survivors);
+            let again =
+                open(&CrashSim::from_image(&image)).unwrap_or_else(|error| panic!("{place}: {error}"));
+            assert_eq!(again.table("t").unwrap().len(), 10, "{place}");
+        }
+        if !walk.next_op() {
+            break;
+        }
+    }
+    drop(reopened);
 }
