@@ -64,7 +64,7 @@ fn report_event(bar: &ProgressBar, out: &mut impl Write, event: RepairEvent<'_>)
 }
 
 fn verdict(report: &RepairReport, out: &mut impl Write) -> Result<(), String> {
-    let RepairReport { rows, lost, doubtful, damaged, lost_ranges, .. } = report;
+    let RepairReport { rows, lost, doubtful, damaged, lost_ranges, lost_places, .. } = report;
     let _ = writeln!(out, "copied {rows} rows; {damaged} places are damaged");
     if *doubtful > 0 {
         let _ = writeln!(
@@ -79,14 +79,27 @@ fn verdict(report: &RepairReport, out: &mut impl Write) -> Result<(), String> {
             "{lost_ranges} parts of sorted tables cannot be read: rows that were there alone are lost, and nothing can tell which"
         );
     }
+    if *lost_places > 0 {
+        let _ = writeln!(
+            out,
+            "{lost_places} places of the log cannot be read: rows that had been written there alone are lost, and nothing can tell which"
+        );
+    }
     match report.is_complete() {
         true => {
             let _ = writeln!(out, "nothing is lost");
             Ok(())
         }
-        false if *lost_ranges > 0 => Err(format!(
-            "{lost} rows are lost, {doubtful} are doubtful, and others are lost in {lost_ranges} ranges of keys"
-        )),
-        false => Err(format!("{lost} rows are lost, {doubtful} are doubtful")),
+        false => {
+            let others = match (lost_ranges, lost_places) {
+                (0, 0) => String::new(),
+                (ranges, 0) => format!(", and others are lost in {ranges} ranges of keys"),
+                (0, places) => format!(", and others may be lost in {places} places of the log"),
+                (ranges, places) => {
+                    format!(", and others are lost in {ranges} ranges of keys and {places} places of the log")
+                }
+            };
+            Err(format!("{lost} rows are lost, {doubtful} are doubtful{others}"))
+        }
     }
 }

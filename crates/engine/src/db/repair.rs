@@ -74,12 +74,14 @@ pub struct RepairReport {
     pub damaged: u64,
     /// Parts of sorted tables that cannot be read: see [`RepairEvent::LostKeys`].
     pub lost_ranges: u64,
+    /// Places of the log that cannot be read, and of which nothing can tell what was there: rows that had been written there alone are lost, and are not among [`lost`](RepairReport::lost).
+    pub lost_places: u64,
 }
 
 impl RepairReport {
     /// Whether the new store has all that the old one had.
     pub fn is_complete(&self) -> bool {
-        self.lost == 0 && self.doubtful == 0 && self.lost_ranges == 0
+        self.lost == 0 && self.doubtful == 0 && self.lost_ranges == 0 && self.lost_places == 0
     }
 }
 
@@ -200,6 +202,7 @@ impl<'v> Repair<'v> {
     }
 
     fn tell_lost(&mut self) {
+        self.report.lost_places = self.salvage().map_or(0, |salvage| salvage.lost_places);
         for row in self.salvage().map_or(&[][..], |salvage| &salvage.lost) {
             if !self.recovered.contains(&(row.id, row.key.clone())) {
                 self.lost(&row.table, &row.key, &row.why);

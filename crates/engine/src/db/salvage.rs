@@ -27,6 +27,8 @@ pub(super) struct Salvage {
     pub(super) damage: Vec<Error>,
     /// Rows that were there and cannot be had.
     pub(super) lost: Vec<Lost>,
+    /// Places of which nothing can be told: whoever had his only record there is not among the lost.
+    pub(super) lost_places: u64,
     /// Of keys whose newest record in the log cannot be had, a tombstone perhaps, its sequence: what is older below the log does not count.
     pub(super) hidden: HashMap<(u32, Vec<u8>), u64>,
     /// A row whose version is below this may have had a newer one, or none any more: its record is among what nothing can be
@@ -96,7 +98,10 @@ impl Salvage {
                         *known = record;
                     }
                 }
-                None => self.lose_change(gap.before_sequence),
+                None => {
+                    self.lost_places += 1;
+                    self.lose_change(gap.before_sequence);
+                }
             }
         }
     }
@@ -182,7 +187,8 @@ struct Version {
 pub(super) fn open_damaged(tiers: Tiers, options: Options) -> Result<(Engine, OpenState, Salvage)> {
     let (mut engine, found, damage) = Engine::load_damaged(tiers, options, Clock::system())?;
     let lacks_changes = found.lacks_segments;
-    let mut salvage = Salvage { damage, lacks_changes, ..Salvage::default() };
+    let lost_places = u64::from(found.lacks_segments);
+    let mut salvage = Salvage { damage, lacks_changes, lost_places, ..Salvage::default() };
     let (mut versions, mut lost) = (Vec::new(), HashMap::new());
     for &extent in &found.segments {
         salvage.add_segment(&engine.log, extent, &found, &mut versions, &mut lost);

@@ -168,13 +168,29 @@ impl Log {
     /// What the header of a listed segment said, as far as it matters here.
     fn header_from(&self, entry: SegmentEntry) -> SegmentHeader {
         SegmentHeader {
-            state: SegmentState::Open,
+            state: if self.ends_as_listed(&entry) { SegmentState::Sealed } else { SegmentState::Open },
             kind: SegmentKind::Relocated,
             extents: entry.end.div_ceil(self.extent_bytes()).max(1) as u32,
             segment_number: entry.segment_number,
             durable_end: entry.end,
             max_sequence: u64::MAX,
         }
+    }
+
+    /// Whether a listed segment has no more records than the list says. Behind them may lie some that a recovery cut off: they are whole, and older than what the list was made
+    /// of. What was written since is younger.
+    fn ends_as_listed(&self, entry: &SegmentEntry) -> bool {
+        let (is_clean, watermark) = {
+            let root = self.root.lock();
+            (root.clean, root.watermark)
+        };
+        let (start, room) = (self.extent_offset(entry.extent), self.tier.bytes());
+        let behind = start + entry.end;
+        let next = || self.tier.try_view(behind, room.checked_sub(behind)? as usize);
+        let is_cut =
+            |record: Record<'_>| record.flags() & FLAG_RELOCATED == 0 && record.sequence() <= watermark;
+        let parse = |bytes| Record::parse(bytes, behind, entry.segment_number, true).ok();
+        is_clean || next().and_then(parse).is_some_and(is_cut)
     }
 
     /// A segment whose header is spoiled and which no list knows: under the number of which segment its records verify. A

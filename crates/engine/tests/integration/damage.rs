@@ -366,6 +366,10 @@ fn mend(base: &Base, bytes: &[u8], damage: &Damage, outcomes: &mut Outcomes) {
         let shown = (&key.0, key.1.escape_ascii().to_string());
         assert!(places.iter().any(overlaps), "{shown:?} was not touched, and is lost: {places:?}");
         assert!(lost.contains(key) || damaged > 0, "{shown:?} is lost, and that is not said");
+        assert!(
+            !report.is_complete(),
+            "{shown:?} is lost, and the report says that all is there: {report:?}"
+        );
     }
     assert!(damaged > 0 || lost.is_empty(), "rows are lost, but nothing is damaged");
     outcomes.repaired += 1;

@@ -310,3 +310,81 @@ fn expiries_stay() {
     let table = db.table("t").unwrap();
     assert!((15..25).all(|n| of_field(&table, n) == expiry));
 }
+
+/// A page of the log is lost, and nothing tells what was on it; all that is left was written later.
+#[test]
+fn a_page_of_which_nothing_is_left_is_no_complete_store() {
+    let scratch = Scratch::new("repair-page");
+    let [at, to] = ["store", "to"].map(|name| scratch.at(name));
+    let db = Db::open_with(&at, moving()).unwrap();
+    let table = db.create_table("t", crate::Schema::open()).unwrap();
+    (0..300u64).for_each(|n| table.put(&n, &row! { text: "of the log" }).unwrap());
+    let (extent, ..) = table.engine().log.segments()[0];
+    let start = (u64::from(extent) * table.engine().log.extent_bytes()) as usize;
+    drop(table);
+    db.close().unwrap();
+    let fast = at.join(crate::db::FAST_TIER_FILE);
+    let mut bytes = std::fs::read(&fast).unwrap();
+    bytes[start + 128..start + 4096].fill(0);
+    std::fs::write(&fast, bytes).unwrap();
+    let made = repaired(&at, Capacity::Beside, &to).unwrap();
+    assert!((100..299).contains(&made.rows.len()), "{:?}", made.report);
+    assert_eq!((made.report.lost, made.report.doubtful, made.report.lost_places), (0, 0, 1));
+    assert!(!made.report.is_complete());
+}
+
+/// A recovery cut a row off, because one before it was missing; later the header of its segment is lost: the row does not come back.
+#[test]
+fn what_a_recovery_cut_off_does_not_come_back() {
+    use hedgerow_device::{Clock, CrashModel, CrashSim, FastTier, Survivors};
+
+    let scratch = Scratch::new("repair-cut");
+    let [at, to] = ["store", "to"].map(|name| scratch.at(name));
+    let options = || Options { durability: crate::Durability::Process, ..crate::db::fixture::options() };
+    let sim = CrashSim::new(CrashModel::Pages, 16 << 20);
+    let put = |table: &Table, key: u64, n: i64| table.put(&key, &row! { n: n }).unwrap();
+    let get = |table: &Table, key: u64| table.get(&key).unwrap().map(|row| row.get_as::<i64>("n").unwrap());
+    let open =
+        |sim: &CrashSim| Db::open_at(FastTier::simulated(sim), options(), Clock::manual(1_000)).unwrap();
+    let db = open(&sim);
+    let table = db.create_table("t", crate::Schema::new().field("n", crate::Type::I64)).unwrap();
+    (0..10).for_each(|key| put(&table, key, 1));
+    db.persist().unwrap();
+    // The sequence of a write that was on its way, and was lost.
+    table.engine().log.take_sequence();
+    put(&table, 3, 2);
+    table.engine().log.tier().persist_all().unwrap();
+    let image =
+        sim.images_at(sim.ops(), 1, 4).into_iter().find(|image| image.survivors != Survivors::ProcessKill);
+    let cut = CrashSim::from_image(&image.unwrap());
+    drop((table, db));
+    for closes in [true, false] {
+        let sim = CrashSim::from_image(&cut.process_kill());
+        let db = open(&sim);
+        let table = db.table("t").unwrap();
+        assert_eq!((get(&table, 3), table.len()), (Some(1), 10), "it was cut off");
+        put(&table, 20, 1);
+        let log = &table.engine().log;
+        let start =
+            log.segments().iter().map(|(extent, ..)| u64::from(*extent) * log.extent_bytes()).min().unwrap();
+        drop(table);
+        match closes {
+            true => db.close().unwrap(),
+            false => {
+                db.persist().unwrap();
+                drop(db);
+            }
+        }
+        std::fs::remove_dir_all(&at).ok();
+        std::fs::create_dir_all(&at).unwrap();
+        let image = sim.process_kill();
+        let mut bytes = image.read(0, image.bytes() as usize);
+        bytes[start as usize..][..128].fill(0);
+        std::fs::write(at.join(crate::db::FAST_TIER_FILE), bytes).unwrap();
+        let made = repaired(&at, Capacity::Beside, &to).unwrap();
+        let key = crate::Key::key_bytes(&3u64).as_ref().to_vec();
+        let text = &made.rows[&key];
+        assert!(text.contains("1)") || made.doubtful.contains(&key), "{text}");
+        assert_eq!(made.rows.len(), 11, "{:?}", made.report);
+    }
+}
