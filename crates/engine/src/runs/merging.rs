@@ -593,6 +593,10 @@ impl Runs {
     fn merge_alone<S: MergeStore>(&self, log: &Log, job: &mut MergeJob, store: &S) -> Result<Merged> {
         let runs = Arc::clone(&self.current());
         let keeps = |range: &OpenRange| is_kept_as_it_is(range, store);
+        // What several runs give goes file by file only once all of a file was merged: until then there must be room for both.
+        if job.runs.len() > 1 && self.is_tight() {
+            return Ok(Merged::Nothing);
+        }
         let Some(mut slice) = Slice::of(job, &runs, keeps) else { return Ok(Merged::Nothing) };
         if !slice.inputs().iter().all(|run| self.may_merge(run, store)) {
             return Ok(Merged::NotNow);
@@ -674,13 +678,21 @@ impl Runs {
         runs.runs.iter().map(|run| self.weight(run, &counting, store)).collect()
     }
 
+    /// Whether files have room for less than a slice and what makes room after it.
+    fn is_tight(&self) -> bool {
+        self.room() < 2 * self.slice_bytes()
+    }
+
     /// What is to be merged next, if anything is.
     pub(crate) fn next_merge<S: MergeStore>(&self, store: &S, limits: MergeLimits) -> Option<MergeJob> {
         let runs = Arc::clone(&self.current());
         self.merges.estimate(&runs, &|| !store.goes_on());
         let weights = self.weights(&runs, store);
         self.merges.set_garbage(weights.iter().map(RunWeight::garbage).sum());
-        let choice = choose(&weights, limits)?;
+        let choice = match self.is_tight() {
+            true => policy::room_making(&weights, self.room()),
+            false => choose(&weights, limits),
+        }?;
         let numbers = runs.runs[choice.runs].iter().map(|run| run.number).collect();
         let (from, upto) = match choice.keys {
             Some([least, greatest]) => (least.into_vec(), Some(greatest.into_vec())),
@@ -732,7 +744,7 @@ impl Runs {
                 // Of what is written.
                 _ => SliceFailure::from(error),
             })?;
-            if out.run.bytes() >= TARGET_BYTES || walk.read_bytes >= READ_BYTES_MAX {
+            if out.run.bytes() >= self.slice_bytes() || walk.read_bytes >= READ_BYTES_MAX {
                 slice.keys[1] = key_of(newest);
                 break;
             }

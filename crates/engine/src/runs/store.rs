@@ -6,6 +6,8 @@
 //!
 //! The directory is made when the first file is: a store that has nothing below its log has none.
 
+mod room;
+
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -515,7 +517,7 @@ impl Runs {
         let sst = writer.finish(&files.cache).and_then(|sst| {
             let bytes = sst.file_bytes()?;
             // Its index and its filter come last.
-            self.reserve(bytes.saturating_sub(reserved))?;
+            self.reserve(bytes.saturating_sub(reserved), 0)?;
             self.release(reserved.saturating_sub(bytes));
             reserved = bytes;
             // PERSIST: the name before the edit that gives it.
@@ -528,39 +530,6 @@ impl Runs {
             let _ = files.tier.remove(&name);
         }
         sst
-    }
-
-    /// Reserves so many bytes for a file that is written, so that all who write at the same time keep to the limit together; to be [released](Runs::release), or
-    /// taken by the file.
-    ///
-    /// # Errors
-    /// `Full` if they would be too many.
-    pub(crate) fn reserve(&self, bytes: u64) -> Result<()> {
-        let most = self.settings.bytes_max;
-        let with = |there: u64| there.checked_add(bytes).filter(|&bytes| bytes <= most);
-        match self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, with) {
-            Ok(_) => Ok(()),
-            Err(there) => Err(no_room(there, bytes, most)),
-        }
-    }
-
-    /// `Full` if so many bytes of moved rows more would be too many, as it looks now. A merge writes before anything goes: were there no room for it, what is garbage would
-    /// stay for good.
-    pub(crate) fn check_room_to_move(&self, bytes: u64) -> Result<()> {
-        let (there, most) = self.bytes();
-        let kept = (most / 8).min(2 * TARGET_BYTES);
-        match there.saturating_add(bytes) > most - kept {
-            false => Ok(()),
-            true => Err(Error::new(
-                ErrorKind::Full,
-                format!("{}; {kept} of it are kept for merges", no_room(there, bytes, most).message()),
-            )),
-        }
-    }
-
-    /// Gives back what was reserved and not taken.
-    pub(crate) fn release(&self, bytes: u64) {
-        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     /// Whether files may be made.
@@ -871,16 +840,6 @@ fn check_age(edit: u64, root: u64) -> Result<()> {
     Err(Error::corrupted(format!(
         "the sorted tables are newer than the fast tier: their manifest was last edited when all up to sequence {edit} was durable, and the root knows of {root}; an older copy of the fast tier was put beside them"
     )))
-}
-
-#[cold]
-fn no_room(there: u64, bytes: u64, most: u64) -> Error {
-    Error::new(
-        ErrorKind::Full,
-        format!(
-            "sorted tables take {there} bytes and would take {bytes} more; the limit is {most} (capacity_bytes_max)"
-        ),
-    )
 }
 
 #[cold]

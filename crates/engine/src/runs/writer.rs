@@ -21,6 +21,8 @@ pub(crate) struct RunWriter<'e> {
     runs: &'e Runs,
     log: &'e Log,
     path: WritePath,
+    /// Bytes of the limit that it must leave to others.
+    kept: u64,
     writer: Option<SstWriter>,
     /// For what it writes.
     reserved: u64,
@@ -37,7 +39,7 @@ impl<'e> RunWriter<'e> {
         let current = runs.current();
         // Rows that move are asked for as much as those beside which they come to lie.
         let path = runs.write_path(log, current.files().iter());
-        let mut writer = RunWriter::on(path, runs, log);
+        let mut writer = RunWriter::on(path, runs, log, runs.kept_for_merges());
         writer.replaced = Some(ReplacedSample::new(&current, records));
         writer
     }
@@ -48,17 +50,17 @@ impl<'e> RunWriter<'e> {
         log: &'e Log,
         files: impl Iterator<Item = &'s Sst>,
     ) -> RunWriter<'e> {
-        RunWriter::on(runs.write_path(log, files), runs, log)
+        RunWriter::on(runs.write_path(log, files), runs, log, 0)
     }
 
     /// Of a table that is in no run: it replaces nothing. No older file is held meanwhile, however long that is.
     pub(crate) fn of_load(runs: &'e Runs, log: &'e Log) -> RunWriter<'e> {
-        RunWriter::on(WritePath::PastPageCache, runs, log)
+        RunWriter::on(WritePath::PastPageCache, runs, log, runs.kept_for_merges())
     }
 
-    fn on(path: WritePath, runs: &'e Runs, log: &'e Log) -> RunWriter<'e> {
+    fn on(path: WritePath, runs: &'e Runs, log: &'e Log, kept: u64) -> RunWriter<'e> {
         let files = Vec::new();
-        RunWriter { runs, log, path, writer: None, reserved: 0, files, ended_bytes: 0, replaced: None }
+        RunWriter { runs, log, path, kept, writer: None, reserved: 0, files, ended_bytes: 0, replaced: None }
     }
 
     /// Appends a record, whose key is above all before it; `fill` writes its body.
@@ -80,9 +82,9 @@ impl<'e> RunWriter<'e> {
         let needed = writer.bytes() + (record.key.len() + record.body_bytes) as u64;
         if needed > self.reserved {
             let more = needed - self.reserved;
-            self.reserved += match self.runs.reserve(more + RESERVE_BYTES) {
+            self.reserved += match self.runs.reserve(more + RESERVE_BYTES, self.kept) {
                 Ok(()) => more + RESERVE_BYTES,
-                Err(_) => self.runs.reserve(more).map(|()| more)?,
+                Err(_) => self.runs.reserve(more, self.kept).map(|()| more)?,
             };
         }
         writer.push(record, fill)?;

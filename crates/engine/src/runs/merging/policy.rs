@@ -7,6 +7,8 @@
 //! runs of like size. The fewest bytes for each run that goes would be those of two small runs time and again: of 400 runs that came one by one, 8 of which may be there, each byte would be written 8.5
 //! times. By the square it is 3.0 times, and 5.6 times of 2,000; no choice can do with much less.
 //!
+//! **Room.** Where there is hardly any left, files are written anew one by one, each of which gives back more than it takes, before any are merged.
+//!
 //! **Less garbage.** Where more than a share of all is garbage, the range of keys that has the largest share of it is merged with all that is newer. What of a file counts no more, since merges took
 //! it over, is garbage too: its room is given back when the last of it is written anew.
 
@@ -78,6 +80,20 @@ pub(super) fn choose(runs: &[RunWeight], limits: MergeLimits) -> Option<Choice> 
         false => None,
     }
     .or_else(|| less_garbage(runs, limits.garbage_percent_max))
+}
+
+/// Of the ranges that are shorter when they are written anew, alone, and fit into `room`, the one that gives back the largest share.
+pub(super) fn room_making(runs: &[RunWeight], room: u64) -> Option<Choice> {
+    let free = runs.iter().enumerate().filter(|(_, run)| run.is_free);
+    let all = free.flat_map(|(at, run)| run.ranges.iter().map(move |range| (at, range)));
+    let given_back = |range: &RangeWeight| range.gone.min(range.bytes) + range.trimmed;
+    let share = |range: &RangeWeight| {
+        u128::from(given_back(range)) * 1000 / u128::from((range.bytes + range.trimmed).max(1))
+    };
+    let (at, best) = all
+        .filter(|(_, range)| given_back(range) > 0 && range.bytes <= room)
+        .max_by_key(|(_, range)| share(range))?;
+    Some(Choice { runs: at..at + 1, keys: Some(best.keys.clone()) })
 }
 
 /// How many times as many runs there are as there may be, or as much of rows that were replaced as garbage, whichever is more. What cannot be merged now is not owed, nor what is of
@@ -189,6 +205,21 @@ mod tests {
             assert!(runs.len() <= LIMITS.runs_max);
         }
         assert!((1..=3 * 400 + 40).contains(&written), "{written} written for 400");
+    }
+
+    /// Where there is no room for a merge, what gives back the most for what it writes is written anew, if it fits.
+    #[test]
+    fn room_is_made_by_files_that_are_shorter_when_they_are_written_anew() {
+        let mut runs = runs_of(&[10, 40, 20, 30]);
+        assert_eq!(room_making(&runs, 100), None, "each takes as much as it gives back");
+        runs[0].ranges[0].obsolete = 9;
+        assert_eq!(room_making(&runs, 100), None, "that goes with newer runs alone");
+        (runs[1].ranges[0].trimmed, runs[2].ranges[0].gone, runs[3].ranges[0].trimmed) = (60, 5, 3);
+        assert_eq!(room_making(&runs, 100).unwrap().runs, 1..2);
+        assert_eq!(room_making(&runs, 39).unwrap().runs, 2..3, "there is no room for the other");
+        runs[2].is_free = false;
+        assert_eq!(room_making(&runs, 39).unwrap().runs, 3..4);
+        assert_eq!(room_making(&runs, 29), None);
     }
 
     /// What is left of a file is written anew for the room of the rest.
