@@ -324,11 +324,17 @@ impl Db {
     pub fn collect(&self) -> Result<usize> {
         self.engine.log.check_writable()?;
         self.engine.runs.remove_dropped();
-        let freed = self.engine.run_gc_now()?;
-        if !self.engine.options.background {
-            self.engine.merge_all()?;
+        let freed = self.engine.run_gc_now();
+        if self.engine.options.background {
+            return freed;
         }
-        Ok(freed)
+        // Whatever it was that did not go well: merges may make the room it lacked.
+        self.engine.log.check_writable()?;
+        self.engine.merge_all()?;
+        match freed {
+            Err(error) if error.kind() == ErrorKind::Full => self.engine.run_gc_now(),
+            freed => freed,
+        }
     }
 
     /// One round of the cache's worker, as its thread does it: for tests of a store without threads of its own.

@@ -27,7 +27,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use self::movable::{Movable, MovableRecords};
-use super::Emptied;
+use super::{Emptied, SKIP_CYCLES};
 use crate::db::append::IndexEntry;
 use crate::db::engine::{Engine, TableShared};
 use crate::db::read::GROUP;
@@ -150,6 +150,15 @@ struct MoveUnderWay<'e> {
 impl Engine {
     /// The segments that a move would empty, those that were begun first; `oldest` is the oldest snapshot. What stayed in the log once is in a younger segment, and comes by last.
     pub(crate) fn choose_to_move(&self, oldest: Option<u64>) -> Vec<ChosenToMove> {
+        self.choose_among(oldest, |_, _| true)
+    }
+
+    /// The same, of those segments alone of which `is_wanted` is true.
+    fn choose_among(
+        &self,
+        oldest: Option<u64>,
+        is_wanted: impl Fn(u32, &Segment) -> bool,
+    ) -> Vec<ChosenToMove> {
         let cycle = self.gc.cycles();
         // A younger record would be seen by no snapshot from before it once it is below, and by what it replaced neither.
         let may_leave = |segment: &Segment| {
@@ -159,17 +168,25 @@ impl Engine {
         let mut sealed = self.log.candidates();
         sealed.retain(|(_, segment, _)| may_leave(segment));
         sealed.sort_unstable_by_key(|(_, segment, _)| segment.segment_number);
-        let (mut bytes, most) = (0, self.bytes_to_move());
+        let (mut bytes, most, room) = (0, self.bytes_to_move(), self.runs.room_to_move());
         let enough = |(_, segment, obsolete): &&(u32, Segment, u64)| {
-            let is_wanted = bytes < most;
-            bytes += segment.end - SEGMENT_HEADER_BYTES - obsolete;
-            is_wanted
+            let (before, live) = (bytes, segment.end - SEGMENT_HEADER_BYTES - obsolete);
+            bytes += live;
+            before == 0 || before < most && bytes <= room
         };
         let chosen = |&(extent, ref segment, _): &(u32, Segment, u64)| ChosenToMove {
             extent,
             segment_number: segment.segment_number,
         };
-        sealed.iter().take_while(enough).map(chosen).collect()
+        let wanted = sealed.iter().filter(|(extent, segment, _)| is_wanted(*extent, segment));
+        wanted.take_while(enough).map(chosen).collect()
+    }
+
+    /// Seals what is written to: it may be a victim from now on.
+    pub(super) fn seal_all(&self) {
+        let (mut appenders, mut gc) = self.log.every_appender();
+        appenders.iter_mut().for_each(|appender| appender.seal_all(&self.log));
+        gc.seal_all(&self.log);
     }
 
     /// A whole move, up to where its victims are queued, in the order in which they are to be freed, once all is durable; returns how many they are.
@@ -181,12 +198,15 @@ impl Engine {
         if self.gc.unfinished_moves() > 0 {
             return Ok(0);
         }
-        let mut chosen = self.choose_to_move(self.snapshots.oldest());
-        if let MoveKind::Tombstones { upto } = kind {
-            chosen.retain(|chosen| chosen.segment_number <= upto);
-            if chosen.is_empty() {
-                return Ok(0);
-            }
+        let oldest = self.snapshots.oldest();
+        let chosen = match kind {
+            MoveKind::All => self.choose_to_move(oldest),
+            MoveKind::Tombstones { upto } => self.choose_among(oldest, |extent, segment| {
+                segment.segment_number <= upto && self.has_hiding_tombstones(extent)
+            }),
+        };
+        if chosen.is_empty() && kind != MoveKind::All {
+            return Ok(0);
         }
         // After they are chosen: no snapshot taken later is older than what they hold.
         let oldest = self.snapshots.hold_oldest();
@@ -237,7 +257,8 @@ impl Engine {
             }
             let Some(walk) = self.log.walk(extent) else { continue };
             let before = found.len();
-            match self.take_apart((extent, victims.len() as u32), kind, oldest, (&mut moving, &mut found)) {
+            let victim = (extent, victims.len() as u32, self.claim_to_stay(extent, victims.is_empty()));
+            match self.take_apart(victim, kind, oldest, (&mut moving, &mut found)) {
                 Ok((emptied, counted)) => victims.push(Victim {
                     walk,
                     emptied,
@@ -250,10 +271,12 @@ impl Engine {
                     // Nothing of it has left the index.
                     found.truncate(before);
                     self.log.check_writable()?;
-                    if error.kind() == ErrorKind::Full {
-                        break;
+                    match error.kind() {
+                        // What others free is room for what stays of this one. But were it the first, none would ever move.
+                        ErrorKind::Full if !victims.is_empty() => break,
+                        ErrorKind::Full => self.log.skip_until(extent, self.gc.cycles() + SKIP_CYCLES),
+                        _ => self.log.quarantine(extent),
                     }
-                    self.log.quarantine(extent);
                 }
             }
         }
@@ -299,10 +322,15 @@ impl Engine {
         Ok(queued)
     }
 
+    /// For what stays of a victim. The first, if it is one extent, may use what is kept for others: it gives back more than it took, and what is changed of it meanwhile fits it.
+    fn claim_to_stay(&self, extent: u32, is_first: bool) -> Claim {
+        if is_first && self.log.extents_of(extent) == 1 { Claim::Gc } else { Claim::Stay }
+    }
+
     /// Step 1, for one segment, the `number`-th of the victims.
     fn take_apart<'l>(
         &'l self,
-        (extent, number): (u32, u32),
+        (extent, number, claim): (u32, u32, Claim),
         kind: MoveKind,
         oldest: Option<u64>,
         (moving, found): (&mut MovingTables, &mut MovableRecords<'l>),
@@ -328,7 +356,7 @@ impl Engine {
                     }
                     (WayOut::Moves | WayOut::Stays, _) => {
                         victim.copied += loop {
-                            if let Some(copied) = self.relocate(table, extent, record, Claim::Stay)? {
+                            if let Some(copied) = self.relocate(table, extent, record, claim)? {
                                 break copied;
                             }
                         };
@@ -525,15 +553,15 @@ impl Engine {
         is_wrong
     }
 
-    /// Gives up a victim that cannot be emptied: it is no victim any more, keeps its space and what is live in it, and holds up none of the others. False if the keys of what moved out of it cannot
-    /// be read again: then it must stay one.
+    /// Gives up a victim that cannot be emptied: it is no victim any more, keeps its space and what is live in it, and holds up none of the others. Either it is quarantined, or no earlier move
+    /// has victims that are not freed. False if the keys of what moved out of it cannot be read again: then it must stay one.
     ///
     /// **Why the others may be freed.** Victims are freed in their order so that no replay finds a record that moved, and not the newer one of its key that moved after it. Of this victim's
     /// keys none will: from here on they count among those of which the log has a record that no key counts ([`will_drop_key`](crate::scheduler::gc_state::GcState::will_drop_key)), and of such a key nothing moves. Nothing of them
     /// has moved since this victim's did, for no other move begins before the one that left something in it is done with, and of one move each key has one
     /// record. So whatever is newer than its record here is in the log, where a replay finds it; and if nothing is, that record is what sorted tables have. What is older of these keys is in victims
-    /// before this one, or in none, and may go at any time. The victim itself is quarantined and never freed as long as the store is open: it is not freed before what is
-    /// older either.
+    /// before this one, or in none, and may go at any time. The victim itself is not freed before what is older either: if it is quarantined, not as long as the store is open; if not, all that is
+    /// older has gone.
     fn give_up(&self, extent: u32, walk: &SegmentWalk<'_>) -> bool {
         let key_at = |offset: u64| {
             let record = walk.record_again(offset).ok()?;
@@ -557,18 +585,26 @@ impl Engine {
     /// Tries again what earlier moves had no room for; whether a victim has nothing left now, and waits until all is durable.
     pub(super) fn finish_moves(&self) -> bool {
         let Some(_settling) = self.gc.settling.try_lock() else { return false };
-        let (unfinished, is_first): (Vec<(u32, Vec<u64>)>, _) = {
+        let (unfinished, number, others): (Vec<(u32, u64, Vec<u64>)>, _, _) = {
             let queue = self.gc.moved_from.lock();
-            let is_first = queue.front().is_some_and(|first| !first.left.is_empty());
+            let number = queue.front().map(|first| first.number);
             let unfinished = queue.iter().filter(|victim| !victim.left.is_empty());
-            (unfinished.map(|victim| (victim.pending.extent, victim.left.clone())).collect(), is_first)
+            let of = |victim: &MovedFrom| (victim.pending.extent, victim.number, victim.left.clone());
+            let others =
+                queue.iter().filter(|victim| Some(victim.number) == number && victim.left.is_empty());
+            (unfinished.map(of).collect(), number, others.count())
         };
         let mut any = false;
-        for (n, (extent, mut left)) in unfinished.into_iter().enumerate() {
+        for (n, (extent, of_move, mut left)) in unfinished.into_iter().enumerate() {
             let Some(walk) = self.log.walk(extent) else { continue };
-            // What is left in the one that is freed next fits an extent, which comes back with it.
-            let claim = if n == 0 && is_first { Claim::LastExtent } else { Claim::Gc };
-            if self.relocate_left((extent, &walk), &mut left, claim) && self.give_up(extent, &walk) {
+            let is_next = Some(of_move) == number;
+            // What is left in one of those that are freed next fits an extent, which comes back with it.
+            let claim = if n == 0 && is_next { Claim::LastExtent } else { Claim::Gc };
+            let is_wrong = self.relocate_left((extent, &walk), &mut left, claim);
+            // A row of many extents finds as many adjoining ones perhaps never, and not before others move.
+            let is_in_vain = claim == Claim::LastExtent && others == 0 && !left.is_empty();
+            if (is_wrong || is_in_vain) && self.give_up(extent, &walk) {
+                self.log.skip_until(extent, self.gc.cycles() + SKIP_CYCLES);
                 self.gc.moved_from.lock().retain(|victim| victim.pending.extent != extent);
                 any = true;
                 continue;
@@ -605,22 +641,19 @@ impl Engine {
             self.log.free_segments(&extents)?;
             for (extent, is_uncounted) in ready {
                 self.reuse_victim(extent, !is_uncounted)?;
-                self.gc.moved_from.lock().pop_front();
+                self.gc.moved_from.lock().retain(|victim| victim.pending.extent != extent);
                 freed += 1;
             }
         }
     }
 
-    /// The victims of the oldest move that is not done with, as far as they can be freed now, in their order; and whether no key counts anything of them.
+    /// The victims of the oldest move that is not done with, as far as they can be freed now: one that cannot holds up none of its own move. And whether no key counts anything of them.
     fn next_to_free(&self) -> Vec<(u32, bool)> {
         let queue = self.gc.moved_from.lock();
         let number = queue.front().map(|victim| victim.number);
-        let ready = queue.iter().take_while(|victim| {
-            Some(victim.number) == number
-                && victim.is_durable
-                && victim.left.is_empty()
-                && !self.is_needed(&victim.pending)
-        });
+        let of_one = queue.iter().take_while(|victim| Some(victim.number) == number);
+        let ready = of_one
+            .filter(|victim| victim.is_durable && victim.left.is_empty() && !self.is_needed(&victim.pending));
         ready.map(|victim| (victim.pending.extent, victim.is_uncounted)).collect()
     }
 }
@@ -634,9 +667,7 @@ impl Engine {
             return Err(Error::invalid("nothing bounds the store, or it has no place for sorted tables"));
         }
         if sealing {
-            let (mut appenders, mut gc) = self.log.every_appender();
-            appenders.iter_mut().for_each(|appender| appender.seal_all(&self.log));
-            gc.seal_all(&self.log);
+            self.seal_all();
         }
         self.count_many();
         let _cycle = self.gc.lock.read();

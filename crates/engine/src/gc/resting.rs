@@ -4,10 +4,17 @@
 //!
 //! What a row below took is given back by merges, and those know nothing of what is in the log. A tombstone is a twentieth of the row that it hides: half of all rows may be
 //! deleted and there be no need of room in the log, so that nothing would ever move. Once nobody has written for [`REST_NS`] they go, and the rows beside them stay in the log.
+//!
+//! **What it costs.** All else that lives in a segment is copied for the tombstones in it. So only segments with some that hide are emptied; and those that a pass had to leave are no
+//! reason for another after each pause in the writing, but as many more are.
+
+use std::ops::ControlFlow;
 
 use super::Engine;
 use super::moving::MoveKind;
 use crate::Result;
+use crate::index::{Slot, Tag};
+use crate::log::format::{Record, RecordKind};
 use crate::scheduler::gc_state::{Rest, RestPass};
 
 /// A store that was not written to for so long is at rest.
@@ -21,13 +28,15 @@ impl Engine {
         let (now, sequence) = (self.clock.monotonic_ns(), self.log.last_sequence());
         let mut rest = self.gc.rest.lock();
         if rest.sequence != sequence || rest.since_ns == 0 {
-            *rest = Rest { sequence, since_ns: now.max(1), pass: RestPass::NotYet };
+            *rest = Rest { sequence, since_ns: now.max(1), pass: RestPass::NotYet, left: rest.left };
         }
         if now.saturating_sub(rest.since_ns) < REST_NS || !self.can_move() {
             return Ok(0);
         }
         if let RestPass::NotYet = rest.pass {
-            rest.pass = self.next_pass(u64::MAX);
+            let hiding = self.hiding_tombstones();
+            rest.left = rest.left.min(hiding);
+            rest.pass = self.next_pass(hiding, hiding - rest.left);
         }
         let RestPass::UnderWay { upto, hiding } = rest.pass else { return Ok(0) };
         let moved = self.move_rows(MoveKind::Tombstones { upto });
@@ -35,20 +44,45 @@ impl Engine {
         self.gc.set_moving_bytes(0);
         if matches!(moved, Ok(0)) && self.gc.unfinished_moves() == 0 {
             // A tombstone goes once what it hides in the log has gone, which may have been in the same pass.
-            rest.pass = self.next_pass(hiding - hiding / 8);
+            rest.left = self.hiding_tombstones();
+            let gone = hiding.saturating_sub(rest.left);
+            rest.pass = if gone > hiding / 8 { self.next_pass(rest.left, rest.left) } else { RestPass::Done };
         }
         moved
     }
 
-    /// A pass, if fewer than `most` tombstones hide something, and enough.
-    fn next_pass(&self, most: u64) -> RestPass {
-        let hiding = self.catalog.all().iter().map(|table| table.levels.hiding_tombstones()).sum();
+    fn hiding_tombstones(&self) -> u64 {
+        self.catalog.all().iter().map(|table| table.levels.hiding_tombstones()).sum()
+    }
+
+    /// A pass for the `hiding` tombstones that hide something, if those that may move now are enough.
+    fn next_pass(&self, hiding: u64, may_move: u64) -> RestPass {
         let counts = self.runs.current().counts();
-        if hiding >= most || hiding * HIDDEN_ONE_IN < (counts.rows + counts.deltas).max(1) {
+        if may_move * HIDDEN_ONE_IN < (counts.rows + counts.deltas).max(1) {
             return RestPass::Done;
         }
+        // What was written last, and what the last pass copied.
+        self.seal_all();
         let upto = self.log.candidates().iter().map(|(_, segment, _)| segment.segment_number).max();
         upto.map_or(RestPass::Done, |upto| RestPass::UnderWay { upto, hiding })
+    }
+
+    /// Whether a segment has a tombstone that hides something below, or cannot be read to its end.
+    pub(super) fn has_hiding_tombstones(&self, extent: u32) -> bool {
+        let mut has_any = false;
+        let read = self.each_group(extent, |table, group| {
+            let guard = self.log.pin();
+            let hides = |record: &Record<'_>| {
+                let slot = table.levels.locate_version(record.key(), &guard);
+                // A tombstone is never in the cache.
+                slot.and_then(Slot::in_log).is_some_and(|slot| {
+                    slot.tag() == Tag::Tombstone && slot.hides_below() && slot.offset() == record.offset()
+                })
+            };
+            has_any = group.iter().any(|record| record.kind() == RecordKind::Tombstone && hides(record));
+            Ok(if has_any { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        });
+        has_any || read.is_err()
     }
 }
 
@@ -123,6 +157,45 @@ mod tests {
         drop((table, db));
         let killed = CrashSim::from_image(&sim.process_kill());
         check(&open(&killed, &clock).table("t").unwrap());
+    }
+
+    /// Tombstones in what was written last are sealed with it and go; those that have to stay are no reason to copy the log after each pause in the writing.
+    #[test]
+    fn the_log_is_not_copied_after_each_pause_for_the_same_tombstones() {
+        let (sim, clock) = (CrashSim::new(CrashModel::Pages, FAST_BYTES), Clock::manual(1_000));
+        let db = open(&sim, &clock);
+        let table = filled(&db);
+        let pause = || {
+            db.collect().unwrap();
+            clock.advance_ms(2_100);
+            (0..20).for_each(|_| _ = db.collect().unwrap());
+        };
+        let put = |n: u64| table.put(&n, &row! { n: n, text: format!("{n:>900}").as_str() }).unwrap();
+        let copied = || db.metrics().bytes_collected;
+        // Rows that stay in the log, and rows of which it has nothing but that they are deleted, in a segment that is written to.
+        (ROWS..ROWS + 4_000).for_each(put);
+        (0..300).for_each(|n| table.remove(&n).unwrap());
+        assert_eq!(db.metrics().sorted_tables.tombstones, 0);
+        pause();
+        assert!(copied() < 1 << 20, "{} bytes for some hundred tombstones", copied());
+        assert_eq!(table.shared().levels.hiding_tombstones(), 0);
+        // A snapshot keeps these where they are.
+        let snapshot = db.snapshot();
+        (300..700).for_each(|n| table.remove(&n).unwrap());
+        pause();
+        let mut before = copied();
+        for n in 0..3 {
+            put(ROWS + n);
+            pause();
+            assert!(copied() - before < 256 << 10, "{} bytes after pause {n}", copied() - before);
+            before = copied();
+        }
+        assert!(table.shared().levels.hiding_tombstones() >= 300);
+        drop(snapshot);
+        (700..1_000).for_each(|n| table.remove(&n).unwrap());
+        pause();
+        assert_eq!(table.shared().levels.hiding_tombstones(), 0, "they go with others");
+        assert_eq!(table.scan().count() as u64, ROWS + 4_000 - 1_000);
     }
 
     /// Deltas over rows of sorted tables are no reason to collect, however many: they leave the log as they are.

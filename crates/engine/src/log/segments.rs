@@ -283,6 +283,11 @@ impl Log {
         self.extents.at(extent).segment_number.load(Ordering::Relaxed)
     }
 
+    /// How many extents a segment takes; none if it is gone.
+    pub(crate) fn extents_of(&self, extent: u32) -> u32 {
+        self.segments.lock().used.get(&extent).map_or(0, |segment| segment.extents)
+    }
+
     /// Lets go of a segment that was taken for collection, or to be counted anew.
     pub(crate) fn abandon_gc(&self, extent: u32) {
         if let Some(segment) = self.segments.lock().used.get_mut(&extent) {

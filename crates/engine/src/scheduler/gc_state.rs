@@ -8,11 +8,11 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use super::run_size::RunSize;
 use super::throttle::{Throttle, Work};
 
-use crate::Error;
 use crate::index::LogSlot;
 use crate::sst::SstKey;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Mutex, RwLock};
+use crate::{Error, ErrorKind};
 
 /// What gc shares with those who wait for it.
 #[derive(Default)]
@@ -64,6 +64,8 @@ pub(crate) struct GcState {
     index_refused: AtomicBool,
     /// Victims of moves that wait to be freed, in the order in which they were emptied.
     pub(crate) moved_from: Mutex<VecDeque<MovedFrom>>,
+    /// How often what a move takes is halved, because the capacity tier had no room for more.
+    move_halvings: AtomicU32,
     /// Why the last move failed, and when.
     move_failure: Mutex<Option<MoveFailure>>,
     /// What of the victims of the move that is under way is in sorted tables: room soon.
@@ -134,6 +136,8 @@ pub(crate) struct Rest {
     pub(crate) sequence: u64,
     pub(crate) since_ns: u64,
     pub(crate) pass: RestPass,
+    /// How many tombstones hid something when the last pass had ended: those it had to leave.
+    pub(crate) left: u64,
 }
 
 /// A pass over the segments that there are when it begins, to move tombstones.
@@ -298,6 +302,8 @@ impl ManyCount {
 /// What moves may be thought to cost for 1 KiB, and what before one was measured: 250 MB a second. Too much holds writers up for a moment, too little leaves them without room.
 const MOVE_COST_NS: [u64; 2] = [200, 50_000];
 const MOVE_COST_FIRST_NS: u64 = 4_000;
+/// A move of 1 GiB is halved to 1 MiB.
+const MOVE_HALVINGS_MAX: u32 = 10;
 /// After a move failed the next is not before so long: twice as long each time, up to a minute.
 const MOVE_AGAIN_NS: [u64; 2] = [1_000_000_000, 60_000_000_000];
 
@@ -366,8 +372,21 @@ impl GcState {
         let mut failure = self.move_failure.lock();
         let pause_ns = failure.as_ref().map_or(MOVE_AGAIN_NS[0], |before| 2 * before.pause_ns);
         let pause_ns = pause_ns.min(MOVE_AGAIN_NS[1]);
+        if error.kind() == ErrorKind::Full {
+            self.change_halvings(|halvings| (halvings + 1).min(MOVE_HALVINGS_MAX));
+        }
         *failure = Some(MoveFailure { error: error.clone(), at_ns: now_ns, pause_ns });
         self.moves_in_vain.store(true, Ordering::Relaxed);
+    }
+
+    fn change_halvings(&self, change: impl Fn(u32) -> u32) {
+        let _ =
+            self.move_halvings.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| Some(change(now)));
+    }
+
+    /// How often what a move takes is halved.
+    pub(crate) fn move_halvings(&self) -> u32 {
+        self.move_halvings.load(Ordering::Relaxed)
     }
 
     /// There is more room for sorted tables than when the last move failed, perhaps for want of it.
@@ -382,6 +401,7 @@ impl GcState {
         self.moves_in_vain.store(victims == 0, Ordering::Relaxed);
         if victims > 0 {
             *self.move_failure.lock() = None;
+            self.change_halvings(|halvings| halvings.saturating_sub(1));
             self.index_floor.store(index_bytes, Ordering::Relaxed);
             self.index_refused.store(false, Ordering::Relaxed);
         }
@@ -424,7 +444,12 @@ impl GcState {
         self.move_failure.lock().as_ref().map(|failure| failure.error.clone())
     }
 
-    /// The same, and how long ago it failed by the clock.
+    /// Whether moves lately failed for want of room in sorted tables, and as many have not gone well since.
+    pub(crate) fn moves_lack_room(&self) -> bool {
+        self.move_halvings() > 0
+    }
+
+    /// Why the last move failed, and how long ago by the clock.
     pub(crate) fn move_failed_since(&self, now_ns: u64) -> Option<(Error, u64)> {
         let failure = self.move_failure.lock();
         failure.as_ref().map(|failure| (failure.error.clone(), now_ns.saturating_sub(failure.at_ns)))
