@@ -20,7 +20,7 @@ const INDEX_LEAD_BYTES: u64 = 4 << 20;
 /// A shorter interval between syncs would be no pause at all.
 const SYNC_INTERVAL_MIN: Duration = Duration::from_millis(1);
 
-/// So much of all runs may be garbage, in percent, and so much in a store that nobody writes to.
+/// So much of all runs may be garbage, in percent, and so much in a store that nobody writes to, or where what moves found no room in them.
 const GARBAGE_PERCENT_MAX: [u64; 2] = [30, 8];
 /// How long runs are left alone when there is nothing to be merged.
 const MERGE_PAUSE: Duration = Duration::from_millis(250);
@@ -68,6 +68,7 @@ impl Engine {
             clock: &self.clock,
             scheduler: &self.scheduler,
             gc: &self.gc,
+            brings: None,
             since_ns: Cell::new(self.clock.monotonic_ns()),
         }
     }
@@ -79,10 +80,14 @@ impl Engine {
     fn bring_or_merge(&self, begun: &mut Option<MergeJob>, quiet: Duration) -> Result<bool> {
         self.look_for_backlog();
         let has_brought = self.bring_what_is_read();
-        if has_brought && (!quiet.is_zero() || !self.merges_hold_writers()) {
+        let may_bring = !quiet.is_zero() || !self.merges_hold_writers();
+        if has_brought && may_bring {
             return Ok(true);
         }
-        Ok(self.merge_some(begun, GARBAGE_PERCENT_MAX[usize::from(quiet >= QUIET)])? | has_brought)
+        let bring = || self.bring_what_is_read();
+        let brings: Option<&dyn Fn() -> bool> = if may_bring { Some(&bring) } else { None };
+        let tables = TablesForMerge { brings, ..self.tables_for_merge() };
+        Ok(self.merge_some(begun, &tables, quiet >= QUIET)? | has_brought)
     }
 
     /// Writers of a store that was quiet are not held for what was let pass before.
@@ -93,16 +98,22 @@ impl Engine {
     }
 
     /// Merges the next slice of what is begun, or of what there is to be merged; whether there is more.
-    fn merge_some(&self, begun: &mut Option<MergeJob>, garbage_percent_max: u64) -> Result<bool> {
-        let tables = self.tables_for_merge();
+    fn merge_some(
+        &self,
+        begun: &mut Option<MergeJob>,
+        tables: &TablesForMerge<'_>,
+        is_quiet: bool,
+    ) -> Result<bool> {
+        let tolerates_little = is_quiet || self.gc.moves_lack_room();
+        let garbage_percent_max = GARBAGE_PERCENT_MAX[usize::from(tolerates_little)];
         let goes_on = begun.is_some();
         let limits = MergeLimits { runs_max: self.gc.run_size.runs_max(), garbage_percent_max };
-        let chosen = begun.take().or_else(|| self.runs.next_merge(&tables, limits));
+        let chosen = begun.take().or_else(|| self.runs.next_merge(tables, limits));
         let Some(mut job) = chosen else {
             self.runs.forget_backlog();
             return Ok(false);
         };
-        match self.runs.merge_slice(&self.log, &mut job, &tables)? {
+        match self.runs.merge_slice(&self.log, &mut job, tables)? {
             Merged::Slice => {
                 // A move may have failed for want of what it made room for.
                 self.gc.may_move_again();
@@ -117,8 +128,8 @@ impl Engine {
 
     /// Merges all that is to be merged, in a store without threads.
     pub(super) fn merge_all(&self) -> Result<()> {
-        let mut begun = None;
-        while self.merge_some(&mut begun, GARBAGE_PERCENT_MAX[0])? {}
+        let (mut begun, tables) = (None, self.tables_for_merge());
+        while self.merge_some(&mut begun, &tables, false)? {}
         Ok(())
     }
 
@@ -224,6 +235,7 @@ mod tests {
     use super::*;
     use crate::db::fixture::options;
     use crate::options::Compression;
+    use crate::runs::merging::MergeStore;
     use crate::{Db, ErrorKind, Options, Schema};
 
     #[test]
@@ -302,6 +314,53 @@ mod tests {
             assert!(to_be_brought(&engine) < read);
             assert_eq!(engine.runs.merged().slices, slices);
         }
+    }
+
+    /// So much garbage is let be where there is room for it.
+    #[test]
+    fn garbage_is_merged_earlier_where_moves_found_no_room() {
+        let (sim, clock) = (CrashSim::new(CrashModel::Pages, 16 << 20), Clock::manual(1_000));
+        let tiers = (FastTier::simulated(&sim), CapacityTier::simulated(&sim));
+        let db = Db::open_at(tiers, options(), clock.clone()).unwrap();
+        let table = db.create_table("t", Schema::open()).unwrap();
+        let engine = table.engine();
+        let put = |keys: std::ops::Range<u64>| {
+            keys.for_each(|n| table.put(&n.to_be_bytes(), &[("f", [7; 500].as_slice().into())]).unwrap());
+            engine.move_now();
+        };
+        put(0..4_000);
+        put(0..600);
+        let merges = || {
+            engine.merge_all().unwrap();
+            engine.runs.merged().slices
+        };
+        assert_eq!(merges(), 0, "{:?}", engine.runs.merged());
+        let refused = crate::Error::new(ErrorKind::Full, "no space left on the device");
+        engine.gc.moving_failed(&refused, clock.monotonic_ns());
+        assert!(merges() > 0, "{:?}", engine.runs.merged());
+        assert_eq!(table.len(), 4_000);
+    }
+
+    /// What is read much while a slice is merged is brought before the slice has ended.
+    #[test]
+    fn what_is_read_is_brought_in_the_middle_of_a_merge() {
+        let (_db, engine) = read_much_of(3);
+        let to_be_brought =
+            || engine.runs.current().files().iter().filter(|sst| sst.is_to_be_brought()).count();
+        let read = to_be_brought();
+        let mut job = MergeJob {
+            runs: engine.runs.current().runs().iter().map(|run| run.number).collect(),
+            from: Vec::new(),
+            upto: None,
+        };
+        let bring = || engine.bring_what_is_read();
+        let tables = TablesForMerge { brings: Some(&bring), ..engine.tables_for_merge() };
+        assert!(read > 2);
+        for left in (0..read).rev() {
+            assert!(tables.goes_on());
+            assert_eq!(to_be_brought(), left);
+        }
+        assert_eq!(engine.runs.merge_slice(&engine.log, &mut job, &tables).unwrap(), Merged::Slice);
     }
 
     /// What is written of files which are read stays in memory, and has to be read itself before what is written of it does.

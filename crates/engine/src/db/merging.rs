@@ -29,6 +29,8 @@ pub(crate) struct TablesForMerge<'e> {
     pub(super) clock: &'e Clock,
     pub(super) scheduler: &'e Scheduler,
     pub(super) gc: &'e GcState,
+    /// Brings a file into memory of which much is read, if it may be done in the middle of a merge: a slice that makes way for moves takes many seconds, and readers wait for the disk meanwhile.
+    pub(super) brings: Option<&'e dyn Fn() -> bool>,
     /// When the merge went on last, on the monotonic clock.
     pub(super) since_ns: Cell<u64>,
 }
@@ -59,6 +61,9 @@ impl MergeStore for TablesForMerge<'_> {
             0 => !self.scheduler.is_stopped(),
             _ => self.scheduler.sleep(Duration::from_nanos(pause_ns).min(PAUSE_MAX)),
         };
+        if let Some(bring) = self.brings {
+            bring();
+        }
         self.since_ns.set(self.clock.monotonic_ns());
         goes_on
     }
