@@ -1,7 +1,8 @@
 //! The steps, each defined once. `.ci/run` and `cargo xtask check` run them all, in this order: the quick ones first.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::Mutex;
 
 use crate::{Outcome, refused, tidy};
 
@@ -142,16 +143,21 @@ fn miri(_: &Path) -> Outcome {
     if let Some(skipped) = skipped_without_nightly(&["miri", "rust-src"]) {
         return skipped;
     }
-    all(&[
-        with_miri(
-            &["-p", "hedgerow-device"],
-            &["arena::", "zeroed::", "checksum::", "relaxed::"],
-            "-Zmiri-strict-provenance",
-        ),
-        with_miri(&["-p", "hedgerow-device"], &["shared_copy::"], "-Zmiri-permissive-provenance"),
-        with_miri(&["-p", "hedgerow-row"], &MIRI_ROWS, "-Zmiri-strict-provenance"),
-        with_miri(&["-p", "hedgerow"], &MIRI_STRICT, "-Zmiri-strict-provenance"),
+    // The first of them builds the interpreter's standard library.
+    let first = all(&[with_miri(
+        &["-p", "hedgerow-device"],
+        &["arena::", "zeroed::", "checksum::", "relaxed::"],
+        "-Zmiri-strict-provenance",
+    )]);
+    if !matches!(first, Outcome::Passed) {
+        return first;
+    }
+    // The longest first.
+    two_at_once(&[
         with_miri(&["-p", "hedgerow"], &MIRI_EXPOSED, "-Zmiri-permissive-provenance"),
+        with_miri(&["-p", "hedgerow"], &MIRI_STRICT, "-Zmiri-strict-provenance"),
+        with_miri(&["-p", "hedgerow-row"], &MIRI_ROWS, "-Zmiri-strict-provenance"),
+        with_miri(&["-p", "hedgerow-device"], &["shared_copy::"], "-Zmiri-permissive-provenance"),
     ])
 }
 
@@ -206,7 +212,11 @@ fn fuzz(root: &Path) -> Outcome {
     let Some(host) = host() else { return Outcome::Failed("`rustc -vV` names no host".into()) };
     // With a target named, build scripts and macros are built without these flags.
     let build = ["--release", "--manifest-path", "fuzz/Cargo.toml", "--target", host.as_str()];
-    let mut runs = vec![with_fuzz_flags(&["build"], &build)];
+    let built = all(&[with_fuzz_flags(&["build"], &build)]);
+    if !matches!(built, Outcome::Passed) {
+        return built;
+    }
+    let mut runs = Vec::new();
     for name in fuzz_targets(&manifest) {
         let seconds = format!("-max_total_time={FUZZ_SECONDS}");
         let corpus = format!("fuzz/corpus/{name}");
@@ -220,7 +230,7 @@ fn fuzz(root: &Path) -> Outcome {
     if std::fs::create_dir_all(root.join("fuzz/artifacts")).is_err() {
         return Outcome::Failed("fuzz/artifacts cannot be made".into());
     }
-    all(&runs)
+    two_at_once(&runs)
 }
 
 fn with_fuzz_flags(first: &[&str], then: &[&str]) -> Command {
@@ -261,25 +271,61 @@ fn cargo(arguments: &[&str]) -> Command {
 
 /// Runs the commands one after the other, up to the first that fails.
 fn all(commands: &[Command]) -> Outcome {
-    for command in commands {
-        let mut again = Command::new(command.get_program());
-        again.args(command.get_args()).stdin(Stdio::null());
-        command.get_envs().for_each(|(name, value)| {
-            if let Some(value) = value {
-                again.env(name, value);
+    let failed = commands.iter().find_map(|command| failure(command, ready(command).status()));
+    failed.map_or(Outcome::Passed, Outcome::Failed)
+}
+
+/// Runs commands that use one processor each, two at a time, up to the first that fails; prints what each says when it has ended.
+fn two_at_once(commands: &[Command]) -> Outcome {
+    let (next, failed) = (Mutex::new(commands.iter()), Mutex::new(None));
+    let take = || next.lock().ok()?.next().filter(|_| failed.lock().is_ok_and(|failed| failed.is_none()));
+    let work = || {
+        while let Some(command) = take() {
+            let output = ready(command).stdout(Stdio::piped()).stderr(Stdio::piped()).output();
+            let Ok(mut failed) = failed.lock() else { return };
+            if let Ok(output) = &output {
+                println!("{}", shown(command));
+                print!(
+                    "{}{}",
+                    String::from_utf8_lossy(&output.stderr),
+                    String::from_utf8_lossy(&output.stdout)
+                );
             }
-        });
-        // Cargo tells its children which package they run for; the commands here are for all.
-        for name in ["CARGO_MANIFEST_DIR", "CARGO_PKG_NAME", "RUSTUP_TOOLCHAIN", "CARGO"] {
-            again.env_remove(name);
+            if let Some(why) = failure(command, output.map(|output| output.status)) {
+                failed.get_or_insert(why);
+            }
         }
-        match again.status() {
-            Ok(status) if status.success() => {}
-            Ok(status) => return Outcome::Failed(format!("{} ({status})", shown(command))),
-            Err(error) => return Outcome::Failed(format!("{}: {error}", shown(command))),
+    };
+    std::thread::scope(|scope| (0..2).for_each(|_| _ = scope.spawn(work)));
+    match failed.into_inner() {
+        Ok(None) => Outcome::Passed,
+        Ok(Some(why)) => Outcome::Failed(why),
+        Err(_) => Outcome::Failed("a thread of this step has panicked".into()),
+    }
+}
+
+/// The command as it is run. Cargo tells its children which package they run for; the commands here are for all.
+fn ready(command: &Command) -> Command {
+    let mut again = Command::new(command.get_program());
+    again.args(command.get_args()).stdin(Stdio::null());
+    for (name, value) in command.get_envs() {
+        if let Some(value) = value {
+            again.env(name, value);
         }
     }
-    Outcome::Passed
+    for name in ["CARGO_MANIFEST_DIR", "CARGO_PKG_NAME", "RUSTUP_TOOLCHAIN", "CARGO"] {
+        again.env_remove(name);
+    }
+    again
+}
+
+/// Why a command did not end well, if it did not.
+fn failure(command: &Command, ended: std::io::Result<ExitStatus>) -> Option<String> {
+    match ended {
+        Ok(status) if status.success() => None,
+        Ok(status) => Some(format!("{} ({status})", shown(command))),
+        Err(error) => Some(format!("{}: {error}", shown(command))),
+    }
 }
 
 fn shown(command: &Command) -> String {
