@@ -3,6 +3,7 @@
 //! Owns which tears of a header are legal, and the end of recovery, after which what was found is the whole past. The
 //! records are walked by `db/recover.rs`. Must not know what they say.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -476,12 +477,12 @@ impl Log {
     /// Whether the list that counts has a segment with more records than recovery left of it.
     fn lists_more_than(&self, ends: &[SegmentEnd]) -> Result<bool> {
         let listed = self.root.lock().load_list(&self.tier)?;
+        let ends: HashMap<u32, u64> = ends.iter().map(|end| (end.extent, end.end)).collect();
         let segments = self.segments.lock();
         let was_cut = |entry: &SegmentEntry| {
-            let is_its = |end: &&SegmentEnd| end.extent == entry.extent;
             let number = segments.used.get(&entry.extent).map(|segment| segment.segment_number);
             number == Some(entry.segment_number)
-                && ends.iter().find(is_its).is_some_and(|end| end.end < entry.end)
+                && ends.get(&entry.extent).is_some_and(|end| *end < entry.end)
         };
         Ok(listed.iter().any(was_cut))
     }
