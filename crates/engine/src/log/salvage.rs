@@ -168,29 +168,14 @@ impl Log {
     /// What the header of a listed segment said, as far as it matters here.
     fn header_from(&self, entry: SegmentEntry) -> SegmentHeader {
         SegmentHeader {
-            state: if self.ends_as_listed(&entry) { SegmentState::Sealed } else { SegmentState::Open },
+            // Of a store that was closed in order the list says where each ends.
+            state: if self.root.lock().clean { SegmentState::Sealed } else { SegmentState::Open },
             kind: SegmentKind::Relocated,
             extents: entry.end.div_ceil(self.extent_bytes()).max(1) as u32,
             segment_number: entry.segment_number,
             durable_end: entry.end,
             max_sequence: u64::MAX,
         }
-    }
-
-    /// Whether a listed segment has no more records than the list says. Behind them may lie some that a recovery cut off: they are whole, and older than what the list was made
-    /// of. What was written since is younger.
-    fn ends_as_listed(&self, entry: &SegmentEntry) -> bool {
-        let (is_clean, watermark) = {
-            let root = self.root.lock();
-            (root.clean, root.watermark)
-        };
-        let (start, room) = (self.extent_offset(entry.extent), self.tier.bytes());
-        let behind = start + entry.end;
-        let next = || self.tier.try_view(behind, room.checked_sub(behind)? as usize);
-        let is_cut =
-            |record: Record<'_>| record.flags() & FLAG_RELOCATED == 0 && record.sequence() <= watermark;
-        let parse = |bytes| Record::parse(bytes, behind, entry.segment_number, true).ok();
-        is_clean || next().and_then(parse).is_some_and(is_cut)
     }
 
     /// A segment whose header is spoiled and which no list knows: under the number of which segment its records verify. A
@@ -256,6 +241,7 @@ impl Log {
         let mut search = Search { bytes, start, segment: &segment, found: Salvaged::default() };
         let end = search.run(power_cut);
         let mut found = search.found;
+        self.leave_out_what_was_cut(&segment, start, &mut found);
         let expected = segment.durable_end.max(if segment.sealed { segment.end } else { 0 });
         if end < expected {
             found.gaps.push(Gap {
@@ -268,6 +254,26 @@ impl Log {
         }
         bound_gaps(&mut found, &segment);
         Some(found)
+    }
+}
+
+impl Log {
+    /// Behind what the root lists of a segment lies nothing as old as the list, but for what a recovery has cut off: whole records, behind one that was missing. Where there are such, the segment ended before them.
+    fn leave_out_what_was_cut(&self, segment: &Segment, start: u64, found: &mut Salvaged<'_>) {
+        let (has_list, watermark) = {
+            let root = self.root.lock();
+            (root.list_place().1 > 0, root.watermark)
+        };
+        let listed_end = start + segment.durable_end;
+        let is_cut = |record: &Record<'_>| {
+            record.offset() >= listed_end
+                && record.flags() & FLAG_RELOCATED == 0
+                && record.sequence() <= watermark
+        };
+        if has_list && found.records.iter().any(is_cut) {
+            found.records.retain(|record| record.offset() < listed_end);
+            found.gaps.retain(|gap| gap.offset < listed_end);
+        }
     }
 }
 

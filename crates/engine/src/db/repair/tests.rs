@@ -350,13 +350,19 @@ fn what_a_recovery_cut_off_does_not_come_back() {
     let table = db.create_table("t", crate::Schema::new().field("n", crate::Type::I64)).unwrap();
     (0..10).for_each(|key| put(&table, key, 1));
     db.persist().unwrap();
-    // The sequence of a write that was on its way, and was lost.
-    table.engine().log.take_sequence();
+    // A write that is lost, and one behind it that is not.
+    put(&table, 30, 1);
     put(&table, 3, 2);
     table.engine().log.tier().persist_all().unwrap();
+    let lost = {
+        let guard = table.engine().epoch.pin();
+        table.shared().levels.locate(crate::Key::key_bytes(&30u64).as_ref(), &guard).unwrap().log_offset()
+    };
     let image =
         sim.images_at(sim.ops(), 1, 4).into_iter().find(|image| image.survivors != Survivors::ProcessKill);
-    let cut = CrashSim::from_image(&image.unwrap());
+    let mut image = image.unwrap();
+    image.corrupt(lost + 8, 0x10);
+    let cut = CrashSim::from_image(&image);
     drop((table, db));
     for closes in [true, false] {
         let sim = CrashSim::from_image(&cut.process_kill());
