@@ -37,7 +37,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hedgerow_row::schema::body::BodyBytes;
-use moving::MoveKind;
 use smallvec::SmallVec;
 use victims::{Chosen, Need};
 
@@ -234,7 +233,10 @@ impl Engine {
     fn move_if_wanted(&self) -> Result<usize> {
         let lacks_room = self.missing_landing() > 0;
         if self.wants_move() && !(lacks_room && self.is_better_collected()) {
-            self.move_rows(MoveKind::All)
+            match self.move_rows() {
+                Err(error) if error.kind() == ErrorKind::Full => self.move_tombstones(error),
+                moved => moved,
+            }
         } else {
             self.move_at_rest()
         }

@@ -56,7 +56,7 @@ const PACED_BYTES: u64 = 256 << 10;
 pub(crate) struct ChosenToMove {
     pub(crate) extent: u32,
     /// Its extent may have been freed by another cycle since, and hold what no snapshot was asked about.
-    segment_number: u64,
+    pub(super) segment_number: u64,
 }
 
 /// What a move takes out of its victims.
@@ -64,8 +64,8 @@ pub(crate) struct ChosenToMove {
 pub(crate) enum MoveKind {
     /// All that may leave the log.
     All,
-    /// Tombstones, out of the segments up to this number. All else stays in the log.
-    Tombstones { upto: u64 },
+    /// Tombstones. All else stays in the log.
+    Tombstones,
 }
 
 /// What becomes of a record of a victim.
@@ -140,6 +140,7 @@ impl Drop for Taken<'_> {
 
 /// A move of which it is known what moves. It has taken nothing out of the log yet.
 struct MoveUnderWay<'e> {
+    kind: MoveKind,
     found: MovableRecords<'e>,
     victims: Vec<Victim<'e>>,
     moving: MovingTables,
@@ -154,7 +155,7 @@ impl Engine {
     }
 
     /// The same, of those segments alone of which `is_wanted` is true.
-    fn choose_among(
+    pub(super) fn choose_among(
         &self,
         oldest: Option<u64>,
         is_wanted: impl Fn(u32, &Segment) -> bool,
@@ -189,8 +190,17 @@ impl Engine {
         gc.seal_all(&self.log);
     }
 
-    /// A whole move, up to where its victims are queued, in the order in which they are to be freed, once all is durable; returns how many they are.
-    pub(super) fn move_rows(&self, kind: MoveKind) -> Result<usize> {
+    /// A move of all that may leave the oldest segments, up to where its victims are queued, in the order in which they are to be freed, once all is durable; returns how many they are.
+    pub(super) fn move_rows(&self) -> Result<usize> {
+        self.move_out_of_chosen(MoveKind::All, |oldest| self.choose_to_move(oldest))
+    }
+
+    /// The same of the segments that are chosen once no other move is under way.
+    pub(super) fn move_out_of_chosen(
+        &self,
+        kind: MoveKind,
+        choose: impl FnOnce(Option<u64>) -> Vec<ChosenToMove>,
+    ) -> Result<usize> {
         // Only one at a time: what one has found to be only records, another must not take, and its victims come first.
         let Some(_alone) = self.gc.moving.try_lock() else { return Ok(0) };
         let _moving = self.gc.begin_move();
@@ -198,13 +208,7 @@ impl Engine {
         if self.gc.unfinished_moves() > 0 {
             return Ok(0);
         }
-        let oldest = self.snapshots.oldest();
-        let chosen = match kind {
-            MoveKind::All => self.choose_to_move(oldest),
-            MoveKind::Tombstones { upto } => self.choose_among(oldest, |extent, segment| {
-                segment.segment_number <= upto && self.has_hiding_tombstones(extent)
-            }),
-        };
+        let chosen = choose(self.snapshots.oldest());
         if chosen.is_empty() && kind != MoveKind::All {
             return Ok(0);
         }
@@ -280,14 +284,14 @@ impl Engine {
                 }
             }
         }
-        Ok(MoveUnderWay { found, victims, moving, taken })
+        Ok(MoveUnderWay { kind, found, victims, moving, taken })
     }
 
     /// Steps 2 to 4; returns how many victims it queued.
     fn end_move(&self, under_way: MoveUnderWay<'_>) -> Result<usize> {
-        let MoveUnderWay { found, mut victims, moving, mut taken } = under_way;
+        let MoveUnderWay { kind, found, mut victims, moving, mut taken } = under_way;
         let found = found.sorted();
-        self.write_run(&found, &victims)?;
+        self.write_run(kind, &found, &victims)?;
         // From here on nothing of a victim is let go of before it is free.
         let is_victim = |extent: &u32| victims.iter().any(|victim| victim.emptied.extent == *extent);
         taken.extents.retain(|extent| !is_victim(extent));
@@ -425,7 +429,7 @@ impl Engine {
     }
 
     /// Steps 2 and 3.
-    fn write_run(&self, found: &[Movable<'_>], victims: &[Victim<'_>]) -> Result<()> {
+    fn write_run(&self, kind: MoveKind, found: &[Movable<'_>], victims: &[Victim<'_>]) -> Result<()> {
         /// Records ahead of the one that is copied: their lines are on their way.
         const AHEAD: usize = 8;
         /// And where those further ahead lie in memory is looked up: each is on another page, and while that is not known prefetches of its lines hold up all others.
@@ -433,8 +437,10 @@ impl Engine {
         if found.is_empty() {
             return Ok(());
         }
-        self.runs.check_room_to_move(found.iter().map(|movable| u64::from(movable.bytes)).sum())?;
-        let mut run = RunWriter::of_move(&self.runs, &self.log, found.len());
+        // Tombstones are what makes room, once they are merged.
+        let kept = self.runs.kept_for_merges() / if kind == MoveKind::All { 1 } else { 2 };
+        self.runs.check_room_to_move(found.iter().map(|movable| u64::from(movable.bytes)).sum(), kept)?;
+        let mut run = RunWriter::of_move(&self.runs, &self.log, found.len(), kept);
         let (mut bytes, mut paced) = (0, 0);
         for (i, movable) in found.iter().enumerate() {
             if let Some(next) = found.get(i + PAGES_AHEAD) {
@@ -672,7 +678,7 @@ impl Engine {
         self.count_many();
         let _cycle = self.gc.lock.read();
         self.finish_moves();
-        let moved = self.move_rows(MoveKind::All);
+        let moved = self.move_rows();
         self.gc.set_moving_bytes(0);
         self.settle(Vec::new())?;
         moved.map(drop)

@@ -6,21 +6,25 @@
 //! deleted and there be no need of room in the log, so that nothing would ever move. Once nobody has written for [`REST_NS`] they go, and the rows beside them stay in the log.
 //!
 //! **What it costs.** All else that lives in a segment is copied for the tombstones in it. So only segments with some that hide are emptied; and those that a pass had to leave are no
-//! reason for another after each pause in the writing, but as many more are.
+//! reason for another for a minute, whatever is written and paused meanwhile; as many more are.
 
+use std::cell::Cell;
 use std::ops::ControlFlow;
 
 use super::Engine;
-use super::moving::MoveKind;
-use crate::Result;
+use super::moving::{ChosenToMove, MoveKind};
 use crate::index::{Slot, Tag};
 use crate::log::format::{Record, RecordKind};
 use crate::scheduler::gc_state::{Rest, RestPass};
+use crate::sync::atomic::Ordering;
+use crate::{Error, Result};
 
 /// A store that was not written to for so long is at rest.
 const REST_NS: u64 = 2_000_000_000;
 /// Tombstones of the log move if they hide one in so many of the records of sorted tables.
 const HIDDEN_ONE_IN: u64 = 50;
+/// Those that a pass had to leave are no reason for another for so long.
+const LEFT_NS: u64 = 60_000_000_000;
 
 impl Engine {
     /// The next step; returns how many segments it emptied.
@@ -28,27 +32,76 @@ impl Engine {
         let (now, sequence) = (self.clock.monotonic_ns(), self.log.last_sequence());
         let mut rest = self.gc.rest.lock();
         if rest.sequence != sequence || rest.since_ns == 0 {
-            *rest = Rest { sequence, since_ns: now.max(1), pass: RestPass::NotYet, left: rest.left };
+            let Rest { left, left_ns, .. } = *rest;
+            *rest = Rest { sequence, since_ns: now.max(1), pass: RestPass::NotYet, left, left_ns };
         }
         if now.saturating_sub(rest.since_ns) < REST_NS || !self.can_move() {
             return Ok(0);
         }
         if let RestPass::NotYet = rest.pass {
             let hiding = self.hiding_tombstones();
-            rest.left = rest.left.min(hiding);
+            let is_old = now.saturating_sub(rest.left_ns) >= LEFT_NS;
+            rest.left = if is_old { 0 } else { rest.left.min(hiding) };
             rest.pass = self.next_pass(hiding, hiding - rest.left);
         }
-        let RestPass::UnderWay { upto, hiding } = rest.pass else { return Ok(0) };
-        let moved = self.move_rows(MoveKind::Tombstones { upto });
+        let RestPass::UnderWay { from, upto, hiding } = rest.pass else { return Ok(0) };
+        let mut looked = None;
+        let choose = |oldest| {
+            let is_cut = || self.is_at_work(sequence);
+            let (chosen, upto) = self.choose_with_tombstones(oldest, (from, upto), is_cut);
+            looked = Some(upto);
+            chosen
+        };
+        let moved = self.move_out_of_chosen(MoveKind::Tombstones, choose);
         // What makes no room is not what writers wait for.
         self.gc.set_moving_bytes(0);
-        if matches!(moved, Ok(0)) && self.gc.unfinished_moves() == 0 {
+        // Another move is under way, or has not ended.
+        let Some(looked) = looked else { return moved };
+        rest.pass = RestPass::UnderWay { from: looked, upto, hiding };
+        if looked > upto {
             // A tombstone goes once what it hides in the log has gone, which may have been in the same pass.
-            rest.left = self.hiding_tombstones();
+            (rest.left, rest.left_ns) = (self.hiding_tombstones(), now);
             let gone = hiding.saturating_sub(rest.left);
             rest.pass = if gone > hiding / 8 { self.next_pass(rest.left, rest.left) } else { RestPass::Done };
         }
         moved
+    }
+
+    /// Whether somebody has written since, waits for gc, or closes the store.
+    fn is_at_work(&self, sequence: u64) -> bool {
+        self.scheduler.is_stopped()
+            || self.gc.requested.load(Ordering::Relaxed)
+            || self.log.last_sequence() != sequence
+    }
+
+    /// A move was `refused` because sorted tables have no room: what is deleted makes some, once its tombstones are merged. There is always room for those.
+    pub(super) fn move_tombstones(&self, refused: Error) -> Result<usize> {
+        if self.log.check_writable().is_err() || !self.are_enough(self.hiding_tombstones()) {
+            return Err(refused);
+        }
+        let choose_now = |oldest| {
+            let is_stopped = || self.scheduler.is_stopped();
+            self.choose_with_tombstones(oldest, (0, u64::MAX), is_stopped).0
+        };
+        let choose = |oldest| {
+            let chosen = choose_now(oldest);
+            if !chosen.is_empty() {
+                return chosen;
+            }
+            // They are in what is written to.
+            self.seal_all();
+            choose_now(oldest)
+        };
+        match self.move_out_of_chosen(MoveKind::Tombstones, choose) {
+            Ok(0) | Err(_) => Err(refused),
+            moved => moved,
+        }
+    }
+
+    /// Whether so many tombstones that hide something are worth a move.
+    fn are_enough(&self, tombstones: u64) -> bool {
+        let counts = self.runs.current().counts();
+        tombstones * HIDDEN_ONE_IN >= (counts.rows + counts.deltas).max(1)
     }
 
     fn hiding_tombstones(&self) -> u64 {
@@ -57,18 +110,49 @@ impl Engine {
 
     /// A pass for the `hiding` tombstones that hide something, if those that may move now are enough.
     fn next_pass(&self, hiding: u64, may_move: u64) -> RestPass {
-        let counts = self.runs.current().counts();
-        if may_move * HIDDEN_ONE_IN < (counts.rows + counts.deltas).max(1) {
+        if !self.are_enough(may_move) {
             return RestPass::Done;
         }
         // What was written last, and what the last pass copied.
         self.seal_all();
         let upto = self.log.candidates().iter().map(|(_, segment, _)| segment.segment_number).max();
-        upto.map_or(RestPass::Done, |upto| RestPass::UnderWay { upto, hiding })
+        upto.map_or(RestPass::Done, |upto| RestPass::UnderWay { from: 0, upto, hiding })
+    }
+
+    /// Of the segments with these numbers, the next that have tombstones which hide something; and below which number all were looked through.
+    fn choose_with_tombstones(
+        &self,
+        oldest: Option<u64>,
+        (from, upto): (u64, u64),
+        is_ended: impl Fn() -> bool,
+    ) -> (Vec<ChosenToMove>, u64) {
+        let (looked, is_cut) = (Cell::new(from), Cell::new(false));
+        let chosen = self.choose_among(oldest, |extent, segment| {
+            let number = segment.segment_number;
+            if !(from..=upto).contains(&number) || is_cut.get() {
+                return false;
+            }
+            // A look through all of a large log takes a while.
+            is_cut.set(is_ended());
+            looked.set(if is_cut.get() { looked.get() } else { number + 1 });
+            !is_cut.get() && self.has_hiding_tombstones(extent)
+        });
+        let looked = match chosen.last() {
+            // One more was looked at, and was too much for one move.
+            Some(last) if looked.get() > last.segment_number + 1 => last.segment_number + 1,
+            _ if is_cut.get() => looked.get(),
+            Some(last) => last.segment_number + 1,
+            None => upto.saturating_add(1),
+        };
+        (chosen, looked)
     }
 
     /// Whether a segment has a tombstone that hides something below, or cannot be read to its end.
-    pub(super) fn has_hiding_tombstones(&self, extent: u32) -> bool {
+    fn has_hiding_tombstones(&self, extent: u32) -> bool {
+        // Nobody frees it meanwhile.
+        if !self.log.begin_gc(extent) {
+            return false;
+        }
         let mut has_any = false;
         let read = self.each_group(extent, |table, group| {
             let guard = self.log.pin();
@@ -82,6 +166,7 @@ impl Engine {
             has_any = group.iter().any(|record| record.kind() == RecordKind::Tombstone && hides(record));
             Ok(if has_any { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
         });
+        self.log.abandon_gc(extent);
         has_any || read.is_err()
     }
 }
@@ -192,10 +277,14 @@ mod tests {
         }
         assert!(table.shared().levels.hiding_tombstones() >= 300);
         drop(snapshot);
-        (700..1_000).for_each(|n| table.remove(&n).unwrap());
+        put(ROWS);
         pause();
-        assert_eq!(table.shared().levels.hiding_tombstones(), 0, "they go with others");
-        assert_eq!(table.scan().count() as u64, ROWS + 4_000 - 1_000);
+        assert!(table.shared().levels.hiding_tombstones() >= 300, "not yet");
+        clock.advance_ms(60_000);
+        put(ROWS);
+        pause();
+        assert_eq!(table.shared().levels.hiding_tombstones(), 0, "a minute later");
+        assert_eq!(table.scan().count() as u64, ROWS + 4_000 - 700);
     }
 
     /// Deltas over rows of sorted tables are no reason to collect, however many: they leave the log as they are.

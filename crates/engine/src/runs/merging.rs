@@ -35,7 +35,7 @@ use hedgerow_row::schema::table::TableSchema;
 use smallvec::SmallVec;
 
 pub(crate) use self::policy::MergeLimits;
-use self::policy::{RangeWeight, RunWeight, backlog, choose};
+use self::policy::{Choice, RangeWeight, RunWeight, WrittenAnew, backlog, choose, room_making};
 use super::cursor::{KeySpan, RunWalk, successor};
 use super::garbage::share;
 use super::store::{TARGET_BYTES, Trimmed};
@@ -594,7 +594,7 @@ impl Runs {
         let runs = Arc::clone(&self.current());
         let keeps = |range: &OpenRange| is_kept_as_it_is(range, store);
         // What several runs give goes file by file only once all of a file was merged: until then there must be room for both.
-        if job.runs.len() > 1 && self.is_tight() {
+        if job.runs.len() > 1 && self.lacks_room_for_slice() {
             return Ok(Merged::Nothing);
         }
         let Some(mut slice) = Slice::of(job, &runs, keeps) else { return Ok(Merged::Nothing) };
@@ -678,27 +678,38 @@ impl Runs {
         runs.runs.iter().map(|run| self.weight(run, &counting, store)).collect()
     }
 
-    /// Whether files have room for less than a slice and what makes room after it.
-    fn is_tight(&self) -> bool {
-        self.room() < 2 * self.slice_bytes()
-    }
-
     /// What is to be merged next, if anything is.
     pub(crate) fn next_merge<S: MergeStore>(&self, store: &S, limits: MergeLimits) -> Option<MergeJob> {
         let runs = Arc::clone(&self.current());
         self.merges.estimate(&runs, &|| !store.goes_on());
         let weights = self.weights(&runs, store);
         self.merges.set_garbage(weights.iter().map(RunWeight::garbage).sum());
-        let choice = match self.is_tight() {
-            true => policy::room_making(&weights, self.room()),
-            false => choose(&weights, limits),
-        }?;
+        let makes_room = if self.is_tight() { self.choose_for_room(&runs, &weights) } else { None };
+        let choice = makes_room.or_else(|| choose(&weights, limits))?;
         let numbers = runs.runs[choice.runs].iter().map(|run| run.number).collect();
         let (from, upto) = match choice.keys {
             Some([least, greatest]) => (least.into_vec(), Some(greatest.into_vec())),
             None => (Vec::new(), None),
         };
         Some(MergeJob { runs: numbers, from, upto })
+    }
+
+    /// What gives back more than it takes, where there is little room.
+    fn choose_for_room(&self, runs: &OpenRuns, weights: &[RunWeight]) -> Option<Choice> {
+        let counting = runs.counting_bytes();
+        let of_run = |(at, (run, weight)): (usize, (&OpenRun, &RunWeight))| {
+            let ranges = run.ranges.iter().zip(&weight.ranges).filter(|_| weight.is_free);
+            let anew = ranges.filter_map(|(range, weight)| {
+                let (file_bytes, number) = (range.sst.file_bytes().ok()?, range.sst.id().number);
+                // Of a file of several ranges all must be written anew before it goes.
+                let counts = counting.get(&number).copied().unwrap_or(0).saturating_sub(weight.gone);
+                let needed = share(file_bytes, counts, range.sst.counts().bytes);
+                Some(WrittenAnew { run: at, keys: range.keys.clone(), file_bytes, needed })
+            });
+            anew.collect::<Vec<_>>()
+        };
+        let all: Vec<_> = runs.runs.iter().zip(weights).enumerate().flat_map(of_run).collect();
+        room_making(&all, self.room())
     }
 
     fn weight<S: MergeStore>(&self, run: &OpenRun, counting: &BTreeMap<u64, u64>, store: &S) -> RunWeight {
@@ -744,7 +755,7 @@ impl Runs {
                 // Of what is written.
                 _ => SliceFailure::from(error),
             })?;
-            if out.run.bytes() >= self.slice_bytes() || walk.read_bytes >= READ_BYTES_MAX {
+            if out.run.bytes() >= self.target_bytes() || walk.read_bytes >= READ_BYTES_MAX {
                 slice.keys[1] = key_of(newest);
                 break;
             }

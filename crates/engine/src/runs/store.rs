@@ -31,6 +31,8 @@ use crate::{Error, ErrorKind, Options, Result};
 
 /// A file takes no more records once it has so many bytes.
 pub(super) const TARGET_BYTES: u64 = if cfg!(test) { 256 << 10 } else { 64 << 20 };
+/// And where there is little room for all of them, it is this many at least.
+const TARGET_BYTES_MIN: u64 = 64 << 10;
 /// So many numbers of files are taken by one edit.
 const NUMBERS_STEP: u64 = 64;
 /// The cache of blocks has no less.

@@ -7,7 +7,6 @@ use hedgerow_device::WritePath;
 
 use super::Runs;
 use super::garbage::ReplacedSample;
-use super::store::TARGET_BYTES;
 use crate::Result;
 use crate::log::Log;
 use crate::sst::{Sst, SstRecord, SstWriter};
@@ -21,8 +20,9 @@ pub(crate) struct RunWriter<'e> {
     runs: &'e Runs,
     log: &'e Log,
     path: WritePath,
-    /// Bytes of the limit that it must leave to others.
+    /// Bytes of the limit that it must leave to others, and that a file has.
     kept: u64,
+    target_bytes: u64,
     writer: Option<SstWriter>,
     /// For what it writes.
     reserved: u64,
@@ -34,12 +34,12 @@ pub(crate) struct RunWriter<'e> {
 }
 
 impl<'e> RunWriter<'e> {
-    /// Of so many `records`, which may replace something in older runs. Makes no file before there is something to write.
-    pub(crate) fn of_move(runs: &'e Runs, log: &'e Log, records: usize) -> RunWriter<'e> {
+    /// Of so many `records`, which may replace something in older runs; it leaves `kept` bytes of the limit. Makes no file before there is something to write.
+    pub(crate) fn of_move(runs: &'e Runs, log: &'e Log, records: usize, kept: u64) -> RunWriter<'e> {
         let current = runs.current();
         // Rows that move are asked for as much as those beside which they come to lie.
         let path = runs.write_path(log, current.files().iter());
-        let mut writer = RunWriter::on(path, runs, log, runs.kept_for_merges());
+        let mut writer = RunWriter::on(path, runs, log, kept);
         writer.replaced = Some(ReplacedSample::new(&current, records));
         writer
     }
@@ -59,8 +59,18 @@ impl<'e> RunWriter<'e> {
     }
 
     fn on(path: WritePath, runs: &'e Runs, log: &'e Log, kept: u64) -> RunWriter<'e> {
-        let files = Vec::new();
-        RunWriter { runs, log, path, kept, writer: None, reserved: 0, files, ended_bytes: 0, replaced: None }
+        RunWriter {
+            runs,
+            log,
+            path,
+            kept,
+            target_bytes: runs.target_bytes(),
+            writer: None,
+            reserved: 0,
+            files: Vec::new(),
+            ended_bytes: 0,
+            replaced: None,
+        }
     }
 
     /// Appends a record, whose key is above all before it; `fill` writes its body.
@@ -71,7 +81,7 @@ impl<'e> RunWriter<'e> {
         if self
             .writer
             .as_ref()
-            .is_some_and(|writer| writer.bytes() >= TARGET_BYTES || writer.is_full_for(record))
+            .is_some_and(|writer| writer.bytes() >= self.target_bytes || writer.is_full_for(record))
         {
             self.end_file()?;
         }

@@ -136,8 +136,9 @@ pub(crate) struct Rest {
     pub(crate) sequence: u64,
     pub(crate) since_ns: u64,
     pub(crate) pass: RestPass,
-    /// How many tombstones hid something when the last pass had ended: those it had to leave.
+    /// How many tombstones hid something when the last pass had ended, those it had to leave, and when that was.
     pub(crate) left: u64,
+    pub(crate) left_ns: u64,
 }
 
 /// A pass over the segments that there are when it begins, to move tombstones.
@@ -146,8 +147,8 @@ pub(crate) enum RestPass {
     /// None since the store was written to.
     #[default]
     NotYet,
-    /// Out of the segments up to this number; and how many tombstones hid something when it began.
-    UnderWay { upto: u64, hiding: u64 },
+    /// Out of the segments with these numbers, both included, that were not looked through yet; and how many tombstones hid something when it began.
+    UnderWay { from: u64, upto: u64, hiding: u64 },
     /// There is nothing to be gained by another.
     Done,
 }

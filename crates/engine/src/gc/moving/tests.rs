@@ -857,23 +857,57 @@ fn a_long_row_that_is_changed_while_it_moves_holds_up_no_move() {
     check(&open_of_bytes(&killed, tight_options(false)).1);
 }
 
-/// Sorted tables have no room for what moves, and much garbage: who collects by hand has them merged, whatever the move said.
+/// Sorted tables have no room for what moves, and much garbage: who collects by hand has them merged, whatever the move said. So it is with little room for merges, and with rows that compress.
 #[test]
 fn collecting_merges_sorted_tables_that_are_full() {
     const ROWS: u64 = 7_800;
+    for (capacity_bytes_max, compression) in
+        [(20 << 20, Compression::None), (24 << 20, Compression::None), (8 << 20, Compression::Lz4)]
+    {
+        let sim = CrashSim::new(CrashModel::Pages, FAST_BYTES);
+        let options = Options { capacity_bytes_max, compression, ..tight_options(false) };
+        let clock = Clock::manual(1_000);
+        let (db, table) = open_of_bytes_at(&sim, options, &clock);
+        let mut random = Random::from_seed(1);
+        for n in 0..6 * ROWS {
+            let key = if n < ROWS { n } else { random.below(ROWS) };
+            let mut row = [n as u8; 1_000];
+            row[..300].fill_with(|| random.next_u64() as u8);
+            let done = with_room(&db, || {
+                clock.advance_ms(5_000);
+                table.put(&key, &row! { f: row.as_slice() })
+            });
+            done.unwrap_or_else(|error| panic!("put {n} of {capacity_bytes_max}: {error}"));
+        }
+        assert_eq!(table.scan().count() as u64, ROWS);
+    }
+}
+
+/// Both tiers are full of rows: those that are deleted make room, though each leaves a tombstone first.
+#[test]
+fn deleting_makes_room_in_full_tiers() {
     let sim = CrashSim::new(CrashModel::Pages, FAST_BYTES);
-    let options =
-        Options { capacity_bytes_max: 24 << 20, compression: Compression::None, ..tight_options(false) };
+    let options = Options { capacity_bytes_max: 4 << 20, ..tight_options(false) };
     let clock = Clock::manual(1_000);
     let (db, table) = open_of_bytes_at(&sim, options, &clock);
     let mut random = Random::from_seed(1);
-    for n in 0..6 * ROWS {
-        let key = if n < ROWS { n } else { random.below(ROWS) };
-        let done = with_room(&db, || {
+    let mut row = move || (0..1_000).map(|_| random.next_u64() as u8).collect::<Vec<u8>>();
+    let take = |write: &dyn Fn() -> Result<()>| {
+        with_room(&db, || {
             clock.advance_ms(5_000);
-            table.put(&key, &row! { f: [n as u8; 1_000].as_slice() })
-        });
-        done.unwrap_or_else(|error| panic!("put {n}: {error}"));
+            write()
+        })
+    };
+    let put = |n: u64, row: &[u8]| take(&|| table.put(&n, &row! { f: row }));
+    let rows = (0..20_000).take_while(|n| put(*n, &row()).is_ok()).count() as u64;
+    assert!(rows > 8_000, "{rows} rows");
+    // The oldest: they are below.
+    for n in 0..2_000 {
+        take(&|| table.remove(&n)).unwrap_or_else(|error| panic!("delete {n}: {error}"));
     }
-    assert_eq!(table.scan().count() as u64, ROWS);
+    for n in rows..rows + 1_000 {
+        put(n, &row()).unwrap_or_else(|error| panic!("put {n} after {rows}: {error}"));
+    }
+    assert_eq!(table.scan().count() as u64, rows - 1_000);
+    db.check_counts().unwrap();
 }

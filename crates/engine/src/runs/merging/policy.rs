@@ -82,18 +82,30 @@ pub(super) fn choose(runs: &[RunWeight], limits: MergeLimits) -> Option<Choice> 
     .or_else(|| less_garbage(runs, limits.garbage_percent_max))
 }
 
-/// Of the ranges that are shorter when they are written anew, alone, and fit into `room`, the one that gives back the largest share.
-pub(super) fn room_making(runs: &[RunWeight], room: u64) -> Option<Choice> {
-    let free = runs.iter().enumerate().filter(|(_, run)| run.is_free);
-    let all = free.flat_map(|(at, run)| run.ranges.iter().map(move |range| (at, range)));
-    let given_back = |range: &RangeWeight| range.gone.min(range.bytes) + range.trimmed;
-    let share = |range: &RangeWeight| {
-        u128::from(given_back(range)) * 1000 / u128::from((range.bytes + range.trimmed).max(1))
+/// A range of a file of which a part counts no more, written anew alone.
+#[derive(Debug, Clone)]
+pub(super) struct WrittenAnew {
+    /// The place of its run.
+    pub(super) run: usize,
+    /// Composite, both included.
+    pub(super) keys: [Box<[u8]>; 2],
+    /// What the file takes, and what all that counts of it would take.
+    pub(super) file_bytes: u64,
+    pub(super) needed: u64,
+}
+
+/// A file gives back less than one in so many of its bytes: that is not worth its writing.
+const GIVEN_BACK_ONE_IN: u64 = 16;
+
+/// Of what fits into `room`, that which gives back the largest share of its file.
+pub(super) fn room_making(all: &[WrittenAnew], room: u64) -> Option<Choice> {
+    let given_back = |anew: &WrittenAnew| anew.file_bytes.saturating_sub(anew.needed);
+    let is_worth_it = |anew: &WrittenAnew| {
+        given_back(anew) * GIVEN_BACK_ONE_IN >= anew.file_bytes.max(1) && anew.needed <= room
     };
-    let (at, best) = all
-        .filter(|(_, range)| given_back(range) > 0 && range.bytes <= room)
-        .max_by_key(|(_, range)| share(range))?;
-    Some(Choice { runs: at..at + 1, keys: Some(best.keys.clone()) })
+    let share = |anew: &WrittenAnew| u128::from(given_back(anew)) * 1000 / u128::from(anew.file_bytes.max(1));
+    let best = all.iter().filter(|anew| is_worth_it(anew)).max_by_key(|anew| share(anew))?;
+    Some(Choice { runs: best.run..best.run + 1, keys: Some(best.keys.clone()) })
 }
 
 /// How many times as many runs there are as there may be, or as much of rows that were replaced as garbage, whichever is more. What cannot be merged now is not owed, nor what is of
@@ -207,19 +219,22 @@ mod tests {
         assert!((1..=3 * 400 + 40).contains(&written), "{written} written for 400");
     }
 
-    /// Where there is no room for a merge, what gives back the most for what it writes is written anew, if it fits.
+    /// Where there is no room for a merge, the file that gives back the largest share is written anew, if it fits.
     #[test]
     fn room_is_made_by_files_that_are_shorter_when_they_are_written_anew() {
-        let mut runs = runs_of(&[10, 40, 20, 30]);
-        assert_eq!(room_making(&runs, 100), None, "each takes as much as it gives back");
-        runs[0].ranges[0].obsolete = 9;
-        assert_eq!(room_making(&runs, 100), None, "that goes with newer runs alone");
-        (runs[1].ranges[0].trimmed, runs[2].ranges[0].gone, runs[3].ranges[0].trimmed) = (60, 5, 3);
-        assert_eq!(room_making(&runs, 100).unwrap().runs, 1..2);
-        assert_eq!(room_making(&runs, 39).unwrap().runs, 2..3, "there is no room for the other");
-        runs[2].is_free = false;
-        assert_eq!(room_making(&runs, 39).unwrap().runs, 3..4);
-        assert_eq!(room_making(&runs, 29), None);
+        let anew = |run, file_bytes, needed| WrittenAnew {
+            run,
+            keys: [Box::from(&b"a"[..]), Box::from(&b"z"[..])],
+            file_bytes,
+            needed,
+        };
+        let runs = |all: &[WrittenAnew], room| room_making(all, room).map(|choice| choice.runs);
+        assert_eq!(runs(&[anew(0, 10, 10), anew(1, 40, 40), anew(2, 100, 99)], 1_000), None);
+        let all = [anew(0, 10, 10), anew(1, 100, 40), anew(2, 20, 15), anew(3, 30, 28)];
+        assert_eq!(runs(&all, 1_000), Some(1..2));
+        assert_eq!(runs(&all, 39), Some(2..3), "there is no room for the other");
+        assert_eq!(runs(&all[3..], 39), Some(3..4));
+        assert_eq!(runs(&all[3..], 27), None);
     }
 
     /// What is left of a file is written anew for the room of the rest.

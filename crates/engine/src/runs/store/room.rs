@@ -2,7 +2,7 @@
 //!
 //! Owns what is reserved by those who write files. Promises that they keep to the limit together, and that moves and loads leave merges the room they need. Must not know what is written.
 
-use super::{Runs, TARGET_BYTES};
+use super::{Runs, TARGET_BYTES, TARGET_BYTES_MIN};
 use crate::sync::atomic::Ordering;
 use crate::{Error, ErrorKind, Result};
 
@@ -22,13 +22,23 @@ impl Runs {
     }
 
     /// Bytes of the limit that moves and loads leave to merges: a merge writes before anything goes, and were there no room for it, what is garbage would stay for good.
-    pub(in crate::runs) fn kept_for_merges(&self) -> u64 {
+    pub(crate) fn kept_for_merges(&self) -> u64 {
         (self.settings.bytes_max / 8).min(4 * TARGET_BYTES)
     }
 
-    /// A slice of a merge writes so many bytes, about.
-    pub(in crate::runs) fn slice_bytes(&self) -> u64 {
-        (self.kept_for_merges() / 4).clamp(1, TARGET_BYTES)
+    /// A file takes no more records once it has so many bytes, and a slice of a merge writes one: where little is kept for merges, less.
+    pub(in crate::runs) fn target_bytes(&self) -> u64 {
+        (self.kept_for_merges() / 4).clamp(TARGET_BYTES_MIN, TARGET_BYTES)
+    }
+
+    /// Whether files have room for less than a slice and what makes room after it.
+    pub(crate) fn is_tight(&self) -> bool {
+        self.room() < 2 * self.target_bytes()
+    }
+
+    /// Whether there is hardly room for a slice.
+    pub(in crate::runs) fn lacks_room_for_slice(&self) -> bool {
+        self.room() < self.target_bytes() / 4 * 5
     }
 
     /// Bytes that files may still take, of the limit and of the disk.
@@ -46,12 +56,12 @@ impl Runs {
         self.room().saturating_sub(self.kept_for_merges())
     }
 
-    /// `Full` if so many bytes of moved rows more would be too many, as it looks now.
-    pub(crate) fn check_room_to_move(&self, bytes: u64) -> Result<()> {
-        if bytes <= self.room_to_move() {
+    /// `Full` if so many bytes of moved rows more would leave less than `kept`, as it looks now.
+    pub(crate) fn check_room_to_move(&self, bytes: u64, kept: u64) -> Result<()> {
+        if bytes <= self.room().saturating_sub(kept) {
             return Ok(());
         }
-        let ((there, most), kept) = (self.bytes(), self.kept_for_merges());
+        let (there, most) = self.bytes();
         if there.saturating_add(bytes) > most - kept {
             return Err(no_room(there, bytes, most, kept));
         }
