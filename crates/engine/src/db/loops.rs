@@ -69,6 +69,7 @@ impl Engine {
             scheduler: &self.scheduler,
             gc: &self.gc,
             brings: None,
+            brought_ns: Cell::new(self.clock.monotonic_ns()),
             since_ns: Cell::new(self.clock.monotonic_ns()),
         }
     }
@@ -80,13 +81,16 @@ impl Engine {
     fn bring_or_merge(&self, begun: &mut Option<MergeJob>, quiet: Duration) -> Result<bool> {
         self.look_for_backlog();
         let has_brought = self.bring_what_is_read();
-        let may_bring = !quiet.is_zero() || !self.merges_hold_writers();
-        if has_brought && may_bring {
+        let may_bring = || !quiet.is_zero() || !self.merges_hold_writers();
+        if has_brought && may_bring() {
             return Ok(true);
         }
-        let bring = || self.bring_what_is_read();
-        let brings: Option<&dyn Fn() -> bool> = if may_bring { Some(&bring) } else { None };
-        let tables = TablesForMerge { brings, ..self.tables_for_merge() };
+        let bring = || {
+            if may_bring() {
+                self.bring_what_is_read();
+            }
+        };
+        let tables = TablesForMerge { brings: Some(&bring), ..self.tables_for_merge() };
         Ok(self.merge_some(begun, &tables, quiet >= QUIET)? | has_brought)
     }
 
@@ -108,7 +112,9 @@ impl Engine {
         let garbage_percent_max = GARBAGE_PERCENT_MAX[usize::from(tolerates_little)];
         let goes_on = begun.is_some();
         let limits = MergeLimits { runs_max: self.gc.run_size.runs_max(), garbage_percent_max };
-        let chosen = begun.take().or_else(|| self.runs.next_merge(tables, limits));
+        // Where room has become scarce, what makes some comes first.
+        let begun_before = begun.take().filter(|job| job.runs.len() == 1 || !self.runs.is_tight());
+        let chosen = begun_before.or_else(|| self.runs.next_merge(tables, limits));
         let Some(mut job) = chosen else {
             self.runs.forget_backlog();
             return Ok(false);
@@ -341,26 +347,32 @@ mod tests {
         assert_eq!(table.len(), 4_000);
     }
 
-    /// What is read much while a slice is merged is brought before the slice has ended.
+    /// What is read much while a slice is merged is brought before the slice has ended, a file each time that the merge asks, and not more often than makes sense.
     #[test]
     fn what_is_read_is_brought_in_the_middle_of_a_merge() {
         let (_db, engine) = read_much_of(3);
         let to_be_brought =
             || engine.runs.current().files().iter().filter(|sst| sst.is_to_be_brought()).count();
         let read = to_be_brought();
-        let mut job = MergeJob {
-            runs: engine.runs.current().runs().iter().map(|run| run.number).collect(),
-            from: Vec::new(),
-            upto: None,
-        };
-        let bring = || engine.bring_what_is_read();
-        let tables = TablesForMerge { brings: Some(&bring), ..engine.tables_for_merge() };
         assert!(read > 2);
+        let (clock, asked) = (Clock::manual(1_000), Cell::new(0));
+        let bring = || {
+            asked.set(asked.get() + 1);
+            engine.bring_what_is_read();
+        };
+        let tables = TablesForMerge {
+            brings: Some(&bring),
+            clock: &clock,
+            brought_ns: Cell::new(clock.monotonic_ns()),
+            ..engine.tables_for_merge()
+        };
+        (0..1_000).for_each(|_| assert!(tables.goes_on()));
+        assert_eq!((asked.get(), to_be_brought()), (0, read));
         for left in (0..read).rev() {
-            assert!(tables.goes_on());
-            assert_eq!(to_be_brought(), left);
+            clock.advance_ms(100);
+            (0..100).for_each(|_| assert!(tables.goes_on()));
+            assert_eq!((asked.get(), to_be_brought()), (read - left, left));
         }
-        assert_eq!(engine.runs.merge_slice(&engine.log, &mut job, &tables).unwrap(), Merged::Slice);
     }
 
     /// What is written of files which are read stays in memory, and has to be read itself before what is written of it does.

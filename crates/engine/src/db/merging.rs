@@ -18,6 +18,8 @@ use crate::runs::merging::MergeStore;
 use crate::scheduler::Scheduler;
 use crate::scheduler::gc_state::GcState;
 
+/// How often it is asked in the middle of a merge whether there is a file to be brought: that asks how much memory is free.
+const BRING_PAUSE_NS: u64 = 100_000_000;
 /// The longest pause at once: what merging may use is asked again after it.
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 
@@ -30,7 +32,9 @@ pub(crate) struct TablesForMerge<'e> {
     pub(super) scheduler: &'e Scheduler,
     pub(super) gc: &'e GcState,
     /// Brings a file into memory of which much is read, if it may be done in the middle of a merge: a slice that makes way for moves takes many seconds, and readers wait for the disk meanwhile.
-    pub(super) brings: Option<&'e dyn Fn() -> bool>,
+    pub(super) brings: Option<&'e dyn Fn()>,
+    /// When it was last asked.
+    pub(super) brought_ns: Cell<u64>,
     /// When the merge went on last, on the monotonic clock.
     pub(super) since_ns: Cell<u64>,
 }
@@ -61,8 +65,11 @@ impl MergeStore for TablesForMerge<'_> {
             0 => !self.scheduler.is_stopped(),
             _ => self.scheduler.sleep(Duration::from_nanos(pause_ns).min(PAUSE_MAX)),
         };
-        if let Some(bring) = self.brings {
+        if let Some(bring) = self.brings
+            && now_ns.saturating_sub(self.brought_ns.get()) >= BRING_PAUSE_NS
+        {
             bring();
+            self.brought_ns.set(self.clock.monotonic_ns());
         }
         self.since_ns.set(self.clock.monotonic_ns());
         goes_on
