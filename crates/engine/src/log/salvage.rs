@@ -160,6 +160,7 @@ impl Log {
             sealed,
             in_header: (header.durable_end, sealed),
             durable_end: header.durable_end.max(listed_end),
+            is_listed: listed_end > 0,
             ..Segment::of(header)
         };
         self.segments.lock().used.insert(extent, segment);
@@ -260,17 +261,14 @@ impl Log {
 impl Log {
     /// Behind what the root lists of a segment lies nothing as old as the list, but for what a recovery has cut off: whole records, behind one that was missing. Where there are such, the segment ended before them.
     fn leave_out_what_was_cut(&self, segment: &Segment, start: u64, found: &mut Salvaged<'_>) {
-        let (has_list, watermark) = {
-            let root = self.root.lock();
-            (root.list_place().1 > 0, root.watermark)
-        };
+        let watermark = self.root.lock().watermark;
         let listed_end = start + segment.durable_end;
         let is_cut = |record: &Record<'_>| {
             record.offset() >= listed_end
                 && record.flags() & FLAG_RELOCATED == 0
                 && record.sequence() <= watermark
         };
-        if has_list && found.records.iter().any(is_cut) {
+        if segment.is_listed && found.records.iter().any(is_cut) {
             found.records.retain(|record| record.offset() < listed_end);
             found.gaps.retain(|gap| gap.offset < listed_end);
         }

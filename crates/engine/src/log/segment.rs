@@ -270,6 +270,8 @@ pub(crate) struct Segment {
     pub(crate) skipped_until: u64,
     /// Snapshots older than this need something in it that was replaced. What is needed grows: later on it may be more.
     pub(crate) kept_before: u64,
+    /// In a log that is looked into because it is damaged: the root's list has it, and knows of all in it up to the root's watermark.
+    pub(crate) is_listed: bool,
 }
 
 impl Segment {
@@ -293,6 +295,7 @@ impl Segment {
             quarantined: false,
             skipped_until: 0,
             kept_before: 0,
+            is_listed: false,
         }
     }
 
