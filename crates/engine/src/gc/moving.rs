@@ -151,13 +151,14 @@ struct MoveUnderWay<'e> {
 impl Engine {
     /// The segments that a move would empty, those that were begun first; `oldest` is the oldest snapshot. What stayed in the log once is in a younger segment, and comes by last.
     pub(crate) fn choose_to_move(&self, oldest: Option<u64>) -> Vec<ChosenToMove> {
-        self.choose_among(oldest, |_, _| true)
+        self.choose_among(oldest, self.runs.room_to_move(), |_, _| true)
     }
 
-    /// The same, of those segments alone of which `is_wanted` is true.
+    /// The same, of those segments alone of which `is_wanted` is true, and whose live records take no more than `room` bytes.
     pub(super) fn choose_among(
         &self,
         oldest: Option<u64>,
+        room: u64,
         is_wanted: impl Fn(u32, &Segment) -> bool,
     ) -> Vec<ChosenToMove> {
         let cycle = self.gc.cycles();
@@ -169,7 +170,7 @@ impl Engine {
         let mut sealed = self.log.candidates();
         sealed.retain(|(_, segment, _)| may_leave(segment));
         sealed.sort_unstable_by_key(|(_, segment, _)| segment.segment_number);
-        let (mut bytes, most, room) = (0, self.bytes_to_move(), self.runs.room_to_move());
+        let (mut bytes, most) = (0, self.bytes_to_move(room));
         let enough = |(_, segment, obsolete): &&(u32, Segment, u64)| {
             let (before, live) = (bytes, segment.end - SEGMENT_HEADER_BYTES - obsolete);
             bytes += live;

@@ -92,7 +92,10 @@ impl Engine {
             self.seal_all();
             choose_now(oldest)
         };
-        match self.move_out_of_chosen(MoveKind::Tombstones, choose) {
+        let moved = self.move_out_of_chosen(MoveKind::Tombstones, choose);
+        // Rows find no more room than before, until what these hide is merged. And some may have had to stay: the next try is not at once.
+        self.gc.moving_failed(&refused, self.clock.monotonic_ns());
+        match moved {
             Ok(0) | Err(_) => Err(refused),
             moved => moved,
         }
@@ -127,7 +130,8 @@ impl Engine {
         is_ended: impl Fn() -> bool,
     ) -> (Vec<ChosenToMove>, u64) {
         let (looked, is_cut) = (Cell::new(from), Cell::new(false));
-        let chosen = self.choose_among(oldest, |extent, segment| {
+        // They take next to no room below.
+        let chosen = self.choose_among(oldest, u64::MAX, |extent, segment| {
             let number = segment.segment_number;
             if !(from..=upto).contains(&number) || is_cut.get() {
                 return false;

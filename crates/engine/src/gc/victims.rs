@@ -222,7 +222,7 @@ impl Engine {
 
     /// Whether collecting makes the room that is missing, at a lower price than moving rows does: of what is emptied much is obsolete.
     pub(super) fn is_better_collected(&self) -> bool {
-        let wanted = self.missing_landing().min(self.bytes_to_move());
+        let wanted = self.missing_landing().min(self.bytes_to_move(self.runs.room_to_move()));
         let (cycle, oldest) = (self.gc.cycles(), self.snapshots.oldest());
         let is_left_alone = |segment: &Segment| {
             segment.skipped_until > cycle || oldest.is_some_and(|oldest| oldest < segment.kept_before)

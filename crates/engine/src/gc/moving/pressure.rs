@@ -31,11 +31,11 @@ fn held_for_merges(backlog: f64) -> f64 {
 
 /// Asked by those who move rows, and by those who write.
 impl Engine {
-    /// Bytes of live records that one takes out: no more than sorted tables have room for, or than they had when they refused some.
-    pub(in crate::gc) fn bytes_to_move(&self) -> u64 {
+    /// Bytes of live records that one takes out: no more than sorted tables have `room` for, or than they had when they refused some.
+    pub(in crate::gc) fn bytes_to_move(&self, room: u64) -> u64 {
         let extent_bytes = self.log.extent_bytes();
         let most = move_bytes(self.log.space().room().1, self.gc.run_size.eighths(), extent_bytes);
-        (most >> self.gc.move_halvings()).min(self.runs.room_to_move()).max(extent_bytes)
+        (most >> self.gc.move_halvings()).min(room).max(extent_bytes)
     }
 
     /// With fewer free extents than this rows move.

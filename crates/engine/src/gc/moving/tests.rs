@@ -800,18 +800,18 @@ fn less_moves_after_the_capacity_tier_was_full() {
     let sim = CrashSim::new(CrashModel::Pages, FAST_BYTES);
     let (_db, table) = open_of_bytes(&sim, tight_options(false));
     let engine = table.engine();
-    let whole = engine.bytes_to_move();
+    let whole = engine.bytes_to_move(u64::MAX);
     let refused = crate::Error::new(ErrorKind::Full, "no space left on the device");
     let after_refusals = |count: usize| {
         (0..count).for_each(|_| engine.gc.moving_failed(&refused, 1));
-        engine.bytes_to_move()
+        engine.bytes_to_move(u64::MAX)
     };
     assert_eq!((after_refusals(1), after_refusals(1)), (whole / 2, whole / 4));
     assert_eq!(after_refusals(100), 256 << 10, "an extent");
     let io = crate::Error::new(ErrorKind::Io, "unplugged");
     (0..20).for_each(|_| engine.gc.moved_out_of(1, 0));
     engine.gc.moving_failed(&io, 1);
-    assert_eq!(engine.bytes_to_move(), whole);
+    assert_eq!(engine.bytes_to_move(u64::MAX), whole);
 }
 
 /// A row of many extents that is changed while it moves needs as many adjoining ones: without them it stays where it is, and others move.

@@ -33,12 +33,12 @@ impl Runs {
 
     /// Whether files have room for less than a slice and what makes room after it.
     pub(crate) fn is_tight(&self) -> bool {
-        self.room() < 2 * self.target_bytes()
+        self.room() < (2 * self.target_bytes()).min(self.kept_for_merges() / 2)
     }
 
     /// Whether there is hardly room for a slice.
     pub(in crate::runs) fn lacks_room_for_slice(&self) -> bool {
-        self.room() < self.target_bytes() / 4 * 5
+        self.room() < (self.target_bytes() / 4 * 5).min(self.kept_for_merges() / 16 * 5)
     }
 
     /// Bytes that files may still take, of the limit and of the disk.
