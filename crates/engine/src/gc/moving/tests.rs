@@ -911,3 +911,40 @@ fn deleting_makes_room_in_full_tiers() {
     assert_eq!(table.scan().count() as u64, rows - 1_000);
     db.check_counts().unwrap();
 }
+
+/// What is left of the disk bounds what moves as the limit does, and some of either is kept for merges, by loads as well.
+#[test]
+fn room_is_what_the_disk_has_and_some_of_it_is_kept() {
+    const MIB: u64 = 1 << 20;
+    let sim = CrashSim::new(CrashModel::Pages, FAST_BYTES);
+    let (_db, table) = open_of_bytes(&sim, tight_options(false));
+    let runs = &table.engine().runs;
+    table.put(&1u64, &row! { f: b"x".as_slice() }).unwrap();
+    table.engine().move_now();
+    assert!(runs.room_to_move() > 1 << 60, "nothing bounds it");
+    sim.limit_disk(100 * MIB);
+    let room = runs.room_to_move();
+    assert!(room > 50 * MIB && room < 99 * MIB, "{room}");
+    sim.limit_disk(10 * MIB);
+    assert!(runs.room_to_move() < 9 * MIB && !runs.is_tight());
+    sim.limit_disk(0);
+    assert!(runs.room_to_move() == 0 && runs.is_tight());
+    let refused = runs.check_room_to_move(1, runs.kept_for_merges()).unwrap_err();
+    assert!(
+        refused.kind() == ErrorKind::Full && refused.message().contains("their disk has 0 free"),
+        "{refused}"
+    );
+
+    let sim = CrashSim::new(CrashModel::Pages, FAST_BYTES);
+    let options =
+        Options { capacity_bytes_max: 4 * MIB, compression: Compression::None, ..tight_options(false) };
+    let (_db, table) = open_of_bytes(&sim, options);
+    let load = |rows: u64| {
+        let row = [7; 1_000];
+        table.load(|loader| (0..rows).try_for_each(|n| loader.push(&n, &row! { f: row.as_slice() })))
+    };
+    let refused = load(3_700).unwrap_err();
+    assert!(refused.kind() == ErrorKind::Full && refused.message().contains("kept for merges"), "{refused}");
+    load(2_500).unwrap();
+    assert_eq!(table.scan().count(), 2_500);
+}
