@@ -690,7 +690,7 @@ fn files_of_others_are_refused_by_name_and_stay() {
 #[test]
 fn loads_at_the_same_time_keep_to_the_limit_together() {
     let sim = sim(CrashModel::Pages);
-    let most = 300 << 10;
+    let most = 380 << 10;
     let options = Options { capacity_bytes_max: most, compression: crate::Compression::None, ..immediate() };
     let db = open_with(&sim, options).unwrap();
     let schema = Schema::new().field("text", Type::String);
