@@ -74,7 +74,7 @@ impl Engine {
             || self.log.last_sequence() != sequence
     }
 
-    /// A move was `refused` because sorted tables have no room: what is deleted makes some, once its tombstones are merged. There is always room for those.
+    /// A move was `refused` because sorted tables have no room: what is deleted makes some, once its tombstones are merged. Those may have half of what is kept for merges.
     pub(super) fn move_tombstones(&self, refused: Error) -> Result<usize> {
         if self.log.check_writable().is_err() || !self.are_enough(self.hiding_tombstones()) {
             return Err(refused);
