@@ -173,8 +173,8 @@ pub(crate) struct Runs {
     changing: Mutex<Changing>,
     /// Of all files with a name, and what was reserved for those that are written.
     bytes: AtomicU64,
-    /// That of the files, once they are opened.
-    cache: ArcSwapOption<BlockCache>,
+    /// The files, once they are opened, to whoever must not wait while they change.
+    opened: ArcSwapOption<SstFiles>,
     /// None in a store that is only read, or too damaged to be.
     records: Option<Arc<RecordCache>>,
     /// Bytes of files that were brought into memory because much of them was read.
@@ -247,7 +247,7 @@ impl Runs {
         let opened = files.open_all(&version)?;
         let bytes: Result<Vec<u64>> = opened.files().iter().map(Sst::file_bytes).collect();
         (changing.next_number, changing.numbers_end) = (version.next_number, version.next_number);
-        let cache = ArcSwapOption::from_pointee(files.cache.clone());
+        let opened_files = ArcSwapOption::from_pointee(files.clone());
         changing.files = Some(files);
         let records = settings.record_cache(log);
         let opened = OpenRuns { records: records.clone(), ..opened };
@@ -259,7 +259,7 @@ impl Runs {
             settings,
             changing: Mutex::new(changing),
             bytes: AtomicU64::new(bytes?.iter().sum()),
-            cache,
+            opened: opened_files,
             records,
         })
     }
@@ -332,8 +332,8 @@ impl Runs {
     }
 
     /// The cache of blocks, if there are files. Waits for no edit.
-    pub(crate) fn block_cache(&self) -> Option<Arc<BlockCache>> {
-        self.cache.load_full()
+    pub(crate) fn block_cache(&self) -> Option<BlockCache> {
+        self.opened.load().as_ref().map(|files| files.cache.clone())
     }
 
     /// Names of files that nothing names: a crash may have left them, and who opens the store to write removes them.
@@ -582,8 +582,8 @@ impl Runs {
         let tier = CapacityTier::open(path)?;
         let RunsSettings { block_cache_bytes, index_cache_bytes, .. } = self.settings;
         let cache = BlockCache::with_index(block_cache_bytes, index_cache_bytes);
-        self.cache.store(Some(Arc::new(cache.clone())));
         let files = SstFiles { tier, store: log.root().store_id, origins: Arc::default(), cache };
+        self.opened.store(Some(Arc::new(files.clone())));
         changing.next_pair = changing.next_pair.max(1);
         changing.files = Some(files.clone());
         Ok(files)

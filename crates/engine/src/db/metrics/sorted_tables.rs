@@ -88,7 +88,7 @@ impl SortedTablesMetrics {
         let (counts, (bytes, bytes_max)) = (current.counts(), runs.bytes());
         let (cache, merged) = (runs.block_cache(), runs.merged());
         let looks = cache.as_ref().map(|cache| cache.counts());
-        let of_cache = |part: fn(&BlockCache) -> u64| cache.as_deref().map_or(0, part);
+        let of_cache = |part: fn(&BlockCache) -> u64| cache.as_ref().map_or(0, part);
         let of_records = |part: fn(&RecordCache) -> u64| runs.record_cache().map_or(0, part);
         let of_looks = |part: fn(&LookCounts) -> u64| looks.map_or(0, part);
         SortedTablesMetrics {

@@ -44,10 +44,8 @@ impl Runs {
     /// Bytes that files may still take, of the limit and of the disk.
     pub(in crate::runs) fn room(&self) -> u64 {
         let (there, most) = self.bytes();
-        // While the files change it is not known: who asks must not wait for that.
-        let changing = self.changing.try_lock();
-        let files = changing.as_ref().and_then(|changing| changing.files.as_ref());
-        let of_disk = files.and_then(|files| files.tier.free_bytes()).unwrap_or(u64::MAX);
+        let of_disk =
+            self.opened.load().as_ref().and_then(|files| files.tier.free_bytes()).unwrap_or(u64::MAX);
         most.saturating_sub(there).min(of_disk)
     }
 
