@@ -330,7 +330,11 @@ impl Db {
         }
         // Whatever it was that did not go well: merges may make the room it lacked.
         self.engine.log.check_writable()?;
-        self.engine.merge_all()?;
+        match self.engine.merge_all() {
+            // What there was room for is merged.
+            Err(error) if error.kind() == ErrorKind::Full => {}
+            merged => merged?,
+        }
         match freed {
             Err(error) if error.kind() == ErrorKind::Full => self.engine.run_gc_now(),
             freed => freed,

@@ -45,6 +45,8 @@ pub(super) struct Merges {
     damaged: Mutex<BTreeSet<u64>>,
     /// Files that could not be read: for how many merges, and until when they are left alone, in ms since 1970.
     unread: Mutex<BTreeMap<u64, (u32, u64)>>,
+    /// Files for which there was too little room when they were written anew alone, and how much there was.
+    too_large: Mutex<BTreeMap<u64, u64>>,
     pub(super) replaced: Mutex<Replaced>,
     /// There were runs when the store was opened, of which it knows nothing yet.
     lacks_opened: AtomicBool,
@@ -133,6 +135,24 @@ impl Merges {
             }
         }
         error
+    }
+
+    /// Files that were to be written anew alone did not fit into the room there is: they are not tried again before there is more.
+    pub(super) fn lacked_room(&self, files: impl Iterator<Item = u64>, room: u64) {
+        self.too_large.lock().extend(files.map(|number| (number, room)));
+    }
+
+    /// How much room a file needs at least to be written anew, if that was tried.
+    pub(super) fn needed_at_least(&self, number: u64) -> u64 {
+        self.too_large.lock().get(&number).map_or(0, |room| room.saturating_add(1))
+    }
+
+    /// Forgets which files did not fit, but for those that count.
+    pub(super) fn retain_too_large(&self, counts: impl Fn(u64) -> bool) {
+        let mut too_large = self.too_large.lock();
+        if !too_large.is_empty() {
+            too_large.retain(|&number, _| counts(number));
+        }
     }
 
     /// What was merged.

@@ -48,8 +48,8 @@ use crate::{Error, ErrorKind, Result};
 
 /// A slice ends once so many bytes of records were read for it, however few were written.
 const READ_BYTES_MAX: u64 = 8 * TARGET_BYTES;
-/// A file with fewer bytes that count is written anew, with what lies beside it.
-const HANDED_DOWN_BYTES_MIN: u64 = TARGET_BYTES / 4;
+/// A file of which fewer bytes count than one in so many of those that a file has is written anew, with what lies beside it.
+const HANDED_DOWN_ONE_IN: u64 = 4;
 /// No more change their run by one edit.
 const HANDED_DOWN_MAX: usize = 64;
 /// So many keys are merged between two looks at whether others are to go first, or the store is being closed.
@@ -147,8 +147,12 @@ fn is_mostly_there(range: &OpenRange) -> bool {
 }
 
 impl<'r> Slice<'r> {
-    /// What of the job is left to be done of these runs, `keeps` of which tells the ranges of which a merge takes nothing off.
-    fn of(job: &MergeJob, runs: &'r OpenRuns, keeps: impl Fn(&OpenRange) -> bool) -> Option<Slice<'r>> {
+    /// What of the job is left to be done of these runs, `keeps` of which tells the ranges of which a merge takes nothing off; of those with `large` bytes no more are written anew than have to be.
+    fn of(
+        job: &MergeJob,
+        runs: &'r OpenRuns,
+        (large, keeps): (u64, impl Fn(&OpenRange) -> bool),
+    ) -> Option<Slice<'r>> {
         let is_of_job = |run: &OpenRun| job.runs.contains(&run.number);
         let first = runs.runs.iter().position(is_of_job)?;
         let inputs = first..first + runs.runs[first..].iter().take_while(|run| is_of_job(run)).count();
@@ -165,7 +169,7 @@ impl<'r> Slice<'r> {
         let stays = |cluster: &Cluster<'_>| {
             cluster.alone.is_some_and(|(run, range)| run == oldest && is_mostly_there(range))
         };
-        let is_large = |range: &OpenRange| range.bytes() >= HANDED_DOWN_BYTES_MIN;
+        let is_large = |range: &OpenRange| range.bytes() >= large;
         let goes_down = |cluster: &Cluster<'r>| {
             let is_whole = |range: &OpenRange| *range.keys[0] >= *job.from && is_mostly_there(range);
             let goes_down = |range: &OpenRange| is_large(range) && is_whole(range) && keeps(range);
@@ -593,11 +597,12 @@ impl Runs {
     fn merge_alone<S: MergeStore>(&self, log: &Log, job: &mut MergeJob, store: &S) -> Result<Merged> {
         let runs = Arc::clone(&self.current());
         let keeps = |range: &OpenRange| is_kept_as_it_is(range, store);
+        let large = self.target_bytes() / HANDED_DOWN_ONE_IN;
+        let Some(mut slice) = Slice::of(job, &runs, (large, keeps)) else { return Ok(Merged::Nothing) };
         // What several runs give goes file by file only once all of a file was merged: until then there must be room for both.
-        if job.runs.len() > 1 && self.lacks_room_for_slice() {
+        if job.runs.len() > 1 && slice.handed_down.is_empty() && self.lacks_room_for_slice() {
             return Ok(Merged::Nothing);
         }
-        let Some(mut slice) = Slice::of(job, &runs, keeps) else { return Ok(Merged::Nothing) };
         if !slice.inputs().iter().all(|run| self.may_merge(run, store)) {
             return Ok(Merged::NotNow);
         }
@@ -608,9 +613,13 @@ impl Runs {
             return Ok(Merged::Slice);
         }
         let written = self.write_slice(log, &mut slice, store);
-        let Some(written) = written.map_err(|failure| failed(failure.error, failure.files))? else {
-            return Ok(Merged::Stopped);
-        };
+        let written = written.map_err(|failure| {
+            if failure.error.kind() == ErrorKind::Full && slice.inputs().len() == 1 {
+                self.merges.lacked_room(slice.ranges().map(|range| range.sst.id().number), self.room());
+            }
+            failed(failure.error, failure.files)
+        });
+        let Some(written) = written? else { return Ok(Merged::Stopped) };
         if let Err(error) = self.put_in_place(log, &slice, &written, store) {
             // It may count, where the log takes no more writes.
             if log.check_writable().is_ok() {
@@ -618,12 +627,15 @@ impl Runs {
             }
             return Err(failed(error, Vec::new()));
         }
-        // What was written anew alone, for what of its files did not count, is that no more: there is an end of it.
+        // What was written anew alone, for what of its files did not count or was of no table, is that no more: there is an end of it.
         let counting = runs.counting_bytes();
-        let is_of_trimmed = |range: &OpenRange| trimmed_bytes(range, &counting) > 0;
-        let for_trimmed =
-            slice.inputs().len() == 1 && slice.ranges().any(is_of_trimmed) && slice.inputs.start > 0;
-        let sees_all_newer = slice.inputs.start == 0 || job.upto.is_some() && !for_trimmed;
+        let goes_alone = |range: &OpenRange| {
+            trimmed_bytes(range, &counting) > 0
+                || range.keys != *range.sst.keys()
+                || gone_bytes(range, store) > 0
+        };
+        let was_alone = slice.inputs().len() == 1 && slice.inputs.start > 0 && slice.ranges().any(goes_alone);
+        let sees_all_newer = slice.inputs.start == 0 || job.upto.is_some() && !was_alone;
         self.count_taken_off(&slice, &written, sees_all_newer);
         job.from = successor(std::mem::take(&mut slice.keys[1]));
         Ok(Merged::Slice)
@@ -646,7 +658,9 @@ impl Runs {
         for sst in &written.files {
             replaced.give(sst.id().number, share(still, sst.counts().bytes, kept));
         }
-        replaced.retain(&self.current());
+        let current = self.current();
+        replaced.retain(&current);
+        self.merges.retain_too_large(|number| current.file(number).is_some());
     }
 
     /// Whether a run is seen by every snapshot, has no rows of a table to be, and is not known to be damaged.
@@ -657,8 +671,11 @@ impl Runs {
             && !self.merges.has_damaged(run, store.now_ms())
     }
 
-    /// Notes how far what is to be merged is beyond the limits, for [`Runs::merge_backlog`].
+    /// Notes how far what is to be merged is beyond the limits, for [`Runs::merge_backlog`]: nothing, where several runs cannot be merged for want of room.
     pub(crate) fn look_for_backlog<S: MergeStore>(&self, store: &S, limits: MergeLimits) {
+        if self.lacks_room_for_slice() {
+            return self.forget_backlog();
+        }
         let runs = Arc::clone(&self.current());
         self.merges.set_backlog(backlog(&self.weights(&runs, store), limits));
     }
@@ -684,8 +701,14 @@ impl Runs {
         self.merges.estimate(&runs, &|| !store.goes_on());
         let weights = self.weights(&runs, store);
         self.merges.set_garbage(weights.iter().map(RunWeight::garbage).sum());
-        let makes_room = if self.is_tight() { self.choose_for_room(&runs, &weights) } else { None };
-        let choice = makes_room.or_else(|| choose(&weights, limits))?;
+        let choice = match self.is_tight() {
+            true => self.choose_for_room(&runs, &weights).or_else(|| {
+                // A slice of several runs gives back what it took only when files have gone whole: it is begun where there is room for more than one.
+                let limits = MergeLimits { runs_max: usize::MAX, ..limits };
+                choose(&self.without_too_large(&runs, weights), limits)
+            }),
+            false => choose(&weights, limits),
+        }?;
         let numbers = runs.runs[choice.runs].iter().map(|run| run.number).collect();
         let (from, upto) = match choice.keys {
             Some([least, greatest]) => (least.into_vec(), Some(greatest.into_vec())),
@@ -707,12 +730,26 @@ impl Runs {
                 // How much was cut off is known by whole blocks of the index, and a short file has one or two.
                 let is_cut = range.keys != *range.sst.keys();
                 let needed = if is_cut { needed.min(file_bytes - file_bytes / 8) } else { needed };
+                let needed = needed.max(self.merges.needed_at_least(number));
                 Some(WrittenAnew { run: at, keys: range.keys.clone(), file_bytes, needed })
             });
             anew.collect::<Vec<_>>()
         };
         let all: Vec<_> = runs.runs.iter().zip(weights).enumerate().flat_map(of_run).collect();
         room_making(&all, self.room())
+    }
+
+    /// The same without the garbage of files that were found not to fit into the room there is when they were written anew: nobody can take it off them now.
+    fn without_too_large(&self, runs: &OpenRuns, mut weights: Vec<RunWeight>) -> Vec<RunWeight> {
+        let room = self.room();
+        for (run, weight) in runs.runs.iter().zip(&mut weights) {
+            for (range, weight) in run.ranges.iter().zip(&mut weight.ranges) {
+                if self.merges.needed_at_least(range.sst.id().number) > room {
+                    (weight.obsolete, weight.gone, weight.trimmed) = (0, 0, 0);
+                }
+            }
+        }
+        weights
     }
 
     fn weight<S: MergeStore>(&self, run: &OpenRun, counting: &BTreeMap<u64, u64>, store: &S) -> RunWeight {

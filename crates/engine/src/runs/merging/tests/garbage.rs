@@ -202,3 +202,121 @@ fn a_file_that_cannot_be_read_is_left_alone_for_a_while() {
     assert!(!sim.process_kill().file_names().contains(&bad), "it is merged now");
     assert!((0..100u64).all(|key| table.get(&key).unwrap().unwrap().get_as::<i64>("n").unwrap() == 79));
 }
+
+/// A store whose sorted tables may have 64 MiB, and its table.
+fn bounded(sim: &CrashSim) -> (Db, Table) {
+    let tiers = (FastTier::simulated(sim), CapacityTier::simulated(sim));
+    let options = Options { capacity_bytes_max: 64 << 20, ..moving(Durability::Process) };
+    let db = Db::open_at(tiers, options, Clock::manual(1_000)).unwrap();
+    let table = db.create_table("t", schema()).unwrap();
+    (db, table)
+}
+
+/// Rows of a kilobyte, which move.
+fn put_and_move(table: &Table, keys: impl Iterator<Item = i64>) {
+    let text = "x".repeat(1_000);
+    keys.for_each(|n| table.put(&n, &row! { n: n, text: text.as_str() }).unwrap());
+    table.engine().move_now();
+}
+
+/// What is to be merged where so many percent may be garbage.
+fn next(engine: &Engine, garbage_percent_max: u64) -> Option<MergeJob> {
+    let limits = MergeLimits { runs_max: 8, garbage_percent_max };
+    engine.runs.next_merge(&engine.tables_for_merge(), limits)
+}
+
+/// Leaves room for so many bytes of files.
+fn leave_room(engine: &Engine, bytes: u64) {
+    engine.runs.reserve(engine.runs.room() - bytes, 0).unwrap();
+}
+
+/// Merges what the two newest runs have up to the last key of the newest `of` these.
+fn merge_upto(engine: &Engine, greatest: Vec<u8>) {
+    let mut job = MergeJob { upto: Some(greatest), ..job_of(engine, 0..2) };
+    assert_eq!(merge_one(engine, &mut job).unwrap(), Merged::Slice);
+}
+
+/// A file of which hardly anything was cut off does not fit into the room there is: it is not tried again before there is more. Nor are writers held for merges that there is no room for.
+#[test]
+fn what_does_not_fit_is_not_tried_again_and_again() {
+    let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
+    let (db, table) = bounded(&sim);
+    let (engine, runs) = (db.engine(), &db.engine().runs);
+    put_and_move(&table, 0..460);
+    put_and_move(&table, 0..5);
+    let backlog = || {
+        let limits = MergeLimits { runs_max: 1, garbage_percent_max: 30 };
+        runs.look_for_backlog(&engine.tables_for_merge(), limits);
+        runs.merge_backlog()
+    };
+    assert_eq!(backlog(), 2.0);
+    let all = runs.room();
+    runs.reserve(all, 0).unwrap();
+    assert_eq!(backlog(), 0.0, "there is room for none");
+    runs.release(all);
+
+    merge_upto(engine, runs.current().runs()[0].ranges[0].keys[1].to_vec());
+    runs.remove_dropped();
+    let file_bytes = runs.current().files().iter().map(|sst| sst.file_bytes().unwrap()).max().unwrap();
+    leave_room(engine, file_bytes / 32 * 29);
+    let failures = runs.merged().failures;
+    let mut job = next(engine, 1).unwrap();
+    assert_eq!(merge_one(engine, &mut job).unwrap_err().kind(), ErrorKind::Full);
+    assert_eq!((next(engine, 1), runs.merged().failures), (None, failures + 1));
+    runs.release(file_bytes / 2);
+    assert_eq!(merge_one(engine, &mut next(engine, 1).unwrap()).unwrap(), Merged::Slice);
+    assert_eq!(next(engine, 1), None, "nothing is cut off any file");
+    assert_eq!(table.scan().count(), 460);
+}
+
+/// What newer runs replace of a file is known still when it was written anew alone, for what was cut off it.
+#[test]
+fn what_is_replaced_is_known_after_a_file_was_written_anew_for_room() {
+    let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
+    let (db, table) = bounded(&sim);
+    let engine = db.engine();
+    put_and_move(&table, 0..1_500);
+    put_and_move(&table, (0..1_500).step_by(2));
+    let id = table.shared().id.load(atomic::Ordering::Relaxed);
+    merge_upto(engine, SstKey::new(id, 150i64.key_bytes().as_ref()).bytes().to_vec());
+    let before = garbage_in(&db);
+    leave_room(engine, 500 << 10);
+    let mut anew = 0;
+    while let Some(mut job) = next(engine, 99) {
+        assert_eq!((job.runs.len(), merge_one(engine, &mut job).unwrap()), (1, Merged::Slice));
+        anew += 1;
+    }
+    let after = garbage_in(&db);
+    assert!(anew > 0 && after * 10 >= before * 8, "{after} of {before} after {anew} files");
+}
+
+/// A slice of several runs is begun only where there is room for more than one: it gives nothing back before files have gone whole.
+#[test]
+fn several_runs_are_not_begun_with_little_room() {
+    let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
+    let (db, table) = bounded(&sim);
+    let engine = db.engine();
+    for run in 0..9 {
+        put_and_move(&table, (run..900).step_by(9));
+    }
+    assert_eq!(next(engine, 30).unwrap().runs.len(), 9);
+    leave_room(engine, engine.runs.target_bytes() / 5 * 7);
+    assert_eq!(next(engine, 30), None);
+}
+
+/// Rows that come in the order of their keys are not written again, however short the files of a small tier are.
+#[test]
+fn short_files_change_their_run_as_they_are() {
+    let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
+    let (db, table) = bounded(&sim);
+    let engine = db.engine();
+    for run in 0..10 {
+        put_and_move(&table, run * 1_000..(run + 1) * 1_000);
+    }
+    assert_eq!(runs_of(engine), 10);
+    let before = engine.runs.merged().bytes;
+    merge(engine, 0..10).unwrap();
+    let written = engine.runs.merged().bytes - before;
+    assert!(runs_of(engine) == 1 && written < 1 << 20, "{written} bytes written, {} runs", runs_of(engine));
+    assert_eq!(table.scan().count(), 10_000);
+}
