@@ -6,5 +6,7 @@ pub const KEY_BYTES_MAX: usize = 64 << 10;
 pub const ROW_BYTES_MAX: usize = 64 << 20;
 /// Fields in a table.
 pub const FIELDS_MAX: usize = 1024;
+/// Bytes in the body of one row: its values, the room of those of a fixed length that are absent, and what says where each is and when it expires.
+pub const BODY_BYTES_MAX: usize = ROW_BYTES_MAX + (4096 + 64) * FIELDS_MAX;
 /// Bytes in a table's name: 1 to this.
 pub const TABLE_NAME_BYTES_MAX: usize = 255;

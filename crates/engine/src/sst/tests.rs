@@ -329,7 +329,7 @@ fn keys_rise_and_there_are_some() {
     for key in [&b""[..], &long] {
         assert_eq!(writer.push(&record(3, key), |_| ()).unwrap_err().kind(), ErrorKind::Invalid);
     }
-    let huge = SstRecord { body_bytes: limits::ROW_BYTES_MAX + 1, ..record(3, b"huge") };
+    let huge = SstRecord { body_bytes: limits::BODY_BYTES_MAX + 1, ..record(3, b"huge") };
     assert_eq!(writer.push(&huge, |_| ()).unwrap_err().kind(), ErrorKind::Invalid);
     writer.push(&record(2, b"ba"), |_| ()).unwrap();
     assert_eq!((writer.len(), writer.is_empty()), (2, false));

@@ -43,7 +43,7 @@ const TABLES_MAX: usize = 4096;
 
 /// The largest row alone, with its checksums and the longest key, and the largest block of several.
 const _: () = assert!(
-    limits::ROW_BYTES_MAX + limits::ROW_BYTES_MAX / 8 + 2 * limits::KEY_BYTES_MAX < RAW_BYTES_MAX
+    limits::BODY_BYTES_MAX + limits::ROW_BYTES_MAX / 8 + 2 * limits::KEY_BYTES_MAX < RAW_BYTES_MAX
         && RAW_TIMES_MAX * BLOCK_PAGES_MAX as usize * PAGE_BYTES < RAW_BYTES_MAX
 );
 
@@ -378,8 +378,8 @@ fn check_lengths(record: &SstRecord<'_>) -> Result<()> {
         let most = limits::KEY_BYTES_MAX;
         return Err(Error::invalid(format!("a key has 1 to {most} bytes, and this has {key}")));
     }
-    if body > limits::ROW_BYTES_MAX {
-        let most = limits::ROW_BYTES_MAX;
+    if body > limits::BODY_BYTES_MAX {
+        let most = limits::BODY_BYTES_MAX;
         return Err(Error::invalid(format!("a row has {body} bytes; the limit is {most}")));
     }
     Ok(())
