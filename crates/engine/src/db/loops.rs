@@ -20,8 +20,9 @@ const INDEX_LEAD_BYTES: u64 = 4 << 20;
 /// A shorter interval between syncs would be no pause at all.
 const SYNC_INTERVAL_MIN: Duration = Duration::from_millis(1);
 
-/// So much of all runs may be garbage, in percent, and so much in a store that nobody writes to, or where what moves found no room in them.
-const GARBAGE_PERCENT_MAX: [u64; 2] = [30, 8];
+/// So much of all runs may be garbage, in percent; so much in a store that nobody writes to, or where what moves found no room in them; and so much where there is no room in them for anything that moves. The range that
+/// has the most of it is merged first in any case.
+const GARBAGE_PERCENT_MAX: [u64; 3] = [30, 8, 1];
 /// How long runs are left alone when there is nothing to be merged.
 const MERGE_PAUSE: Duration = Duration::from_millis(250);
 /// Nobody writes to a store that has not been written to for so long.
@@ -108,8 +109,10 @@ impl Engine {
         tables: &TablesForMerge<'_>,
         is_quiet: bool,
     ) -> Result<bool> {
-        let tolerates_little = is_quiet || self.gc.moves_lack_room();
-        let garbage_percent_max = GARBAGE_PERCENT_MAX[usize::from(tolerates_little)];
+        let garbage_percent_max = GARBAGE_PERCENT_MAX[match self.gc.moves_lack_room() {
+            true if self.runs.room_to_move() < self.log.extent_bytes() => 2,
+            lacks_room => usize::from(is_quiet || lacks_room),
+        }];
         let goes_on = begun.is_some();
         let limits = MergeLimits { runs_max: self.gc.run_size.runs_max(), garbage_percent_max };
         // Where room has become scarce, what makes some comes first.

@@ -154,7 +154,7 @@ impl Engine {
         self.choose_among(oldest, self.runs.room_to_move(), |_, _| true)
     }
 
-    /// The same, of those segments alone of which `is_wanted` is true, and whose live records take no more than `room` bytes.
+    /// The same, of those segments alone of which `is_wanted` is true, and whose live records take no more than `room` bytes; one of which they take more if there is no other: whoever has it move is told how much they are.
     pub(super) fn choose_among(
         &self,
         oldest: Option<u64>,
@@ -170,10 +170,15 @@ impl Engine {
         let mut sealed = self.log.candidates();
         sealed.retain(|(_, segment, _)| may_leave(segment));
         sealed.sort_unstable_by_key(|(_, segment, _)| segment.segment_number);
+        let live = |segment: &Segment, obsolete: u64| segment.end - SEGMENT_HEADER_BYTES - obsolete;
+        // A long row that does not fit stands in the way of none behind it.
+        if sealed.iter().any(|(_, segment, obsolete)| live(segment, *obsolete) <= room) {
+            sealed.retain(|(_, segment, obsolete)| live(segment, *obsolete) <= room);
+        }
         let (mut bytes, most) = (0, self.bytes_to_move(room));
         let enough = |(_, segment, obsolete): &&(u32, Segment, u64)| {
-            let (before, live) = (bytes, segment.end - SEGMENT_HEADER_BYTES - obsolete);
-            bytes += live;
+            let before = bytes;
+            bytes += live(segment, *obsolete);
             before == 0 || before < most && bytes <= room
         };
         let chosen = |&(extent, ref segment, _): &(u32, Segment, u64)| ChosenToMove {
@@ -450,9 +455,15 @@ impl Engine {
             if let Some(next) = found.get(i + AHEAD) {
                 self.log.prefetch_record(next.slot.offset(), next.slot.bytes());
             }
-            let record = victims[movable.victim as usize].walk.record_again(movable.slot.offset())?;
+            let victim = &victims[movable.victim as usize];
+            let record = victim.walk.record_again(movable.slot.offset())?;
             let body = record.raw_body();
-            run.push(&SstRecord::of(&record), |out| out.copy_from_slice(body))?;
+            let pushed = run.push(&SstRecord::of(&record), |out| out.copy_from_slice(body));
+            if pushed.as_ref().is_err_and(|error| error.kind() == ErrorKind::Invalid) {
+                // What sorted tables do not take stands in the way of no other victim.
+                self.log.skip_until(victim.emptied.extent, self.gc.cycles() + SKIP_CYCLES);
+            }
+            pushed?;
             bytes += record.record_bytes() as u64;
             if bytes - paced >= PACED_BYTES {
                 paced = bytes;

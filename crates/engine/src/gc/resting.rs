@@ -23,6 +23,9 @@ use crate::{Error, Result};
 const REST_NS: u64 = 2_000_000_000;
 /// Tombstones of the log move if they hide one in so many of the records of sorted tables.
 const HIDDEN_ONE_IN: u64 = 50;
+/// Or, where nothing else makes room, if they take one in so many of the bytes of an extent, of so many bytes each at most.
+const TOMBSTONES_ONE_IN: u64 = 4;
+const TOMBSTONE_BYTES: u64 = 64;
 /// Those that a pass had to leave are no reason for another for so long.
 const LEFT_NS: u64 = 60_000_000_000;
 
@@ -76,7 +79,10 @@ impl Engine {
 
     /// A move was `refused` because sorted tables have no room: what is deleted makes some, once its tombstones are merged. Those may have half of what is kept for merges.
     pub(super) fn move_tombstones(&self, refused: Error) -> Result<usize> {
-        if self.log.check_writable().is_err() || !self.are_enough(self.hiding_tombstones()) {
+        let hiding = self.hiding_tombstones();
+        // However many rows there are below: no more tombstones find room in the log than a few extents hold.
+        let is_room = hiding * TOMBSTONE_BYTES * TOMBSTONES_ONE_IN >= self.log.extent_bytes();
+        if self.log.check_writable().is_err() || !(is_room || self.are_enough(hiding)) {
             return Err(refused);
         }
         let choose_now = |oldest| {
@@ -88,16 +94,22 @@ impl Engine {
             if !chosen.is_empty() {
                 return chosen;
             }
-            // They are in what is written to.
-            self.seal_all();
+            // They are in what is written to. What a snapshot keeps of it may not leave.
+            if oldest.is_none() {
+                self.seal_all();
+            }
             choose_now(oldest)
         };
         let moved = self.move_out_of_chosen(MoveKind::Tombstones, choose);
-        // Rows find no more room than before, until what these hide is merged. And some may have had to stay: the next try is not at once.
-        self.gc.moving_failed(&refused, self.clock.monotonic_ns());
+        // Nor does it tell what a move of rows costs.
+        self.gc.set_moving_bytes(0);
         match moved {
             Ok(0) | Err(_) => Err(refused),
-            moved => moved,
+            moved => {
+                // Rows find no more room than before, until what these hide is merged. And some may have had to stay: the next try is not at once.
+                self.gc.moving_failed(&refused, self.clock.monotonic_ns());
+                moved
+            }
         }
     }
 

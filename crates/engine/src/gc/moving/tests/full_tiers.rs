@@ -212,6 +212,76 @@ fn deleting_makes_room_in_full_tiers() {
     db.check_counts().unwrap();
 }
 
+/// The same where so many rows are below that no more tombstones than hide a hundredth of them find room in the log.
+#[test]
+fn deleting_makes_room_however_many_rows_are_below() {
+    const LOADED: u64 = 600_000;
+    const DELETED: u64 = 80_000;
+    let sim = CrashSim::new(CrashModel::Pages, FAST_BYTES);
+    let options = Options { capacity_bytes_max: 48 << 20, ..tight_options(false) };
+    let clock = Clock::manual(1_000);
+    let (db, table) = open_of_bytes_at(&sim, options, &clock);
+    let (mut random, mut other) = (Random::from_seed(1), Random::from_seed(2));
+    let mut short = || random.next_u64().to_le_bytes();
+    table
+        .load(|loader| (0..LOADED).try_for_each(|n| loader.push(&n, &row! { f: short().as_slice() })))
+        .unwrap();
+    let mut long = move || (0..1_000).map(|_| other.next_u64() as u8).collect::<Vec<u8>>();
+    let take = |write: &dyn Fn() -> Result<()>| {
+        with_room(&db, || {
+            clock.advance_ms(5_000);
+            write()
+        })
+    };
+    let put = |n: u64, row: &[u8]| take(&|| table.put(&n, &row! { f: row }));
+    let rows = (LOADED..LOADED + 60_000).take_while(|n| put(*n, &long()).is_ok()).count() as u64;
+    assert!((5_000..60_000).contains(&rows), "{rows} rows");
+    for n in 0..DELETED {
+        take(&|| table.remove(&n)).unwrap_or_else(|error| panic!("delete {n}: {error}"));
+    }
+    for n in LOADED + rows..LOADED + rows + 200 {
+        put(n, &long()).unwrap_or_else(|error| panic!("put {n} after {rows}: {error}"));
+    }
+    assert_eq!(table.scan().count() as u64, LOADED + rows + 200 - DELETED);
+}
+
+/// A row for which there is no room below stands in the way of none behind it.
+#[test]
+fn a_long_row_that_does_not_fit_below_holds_up_no_other() {
+    let sim = CrashSim::new(CrashModel::Pages, FAST_BYTES);
+    let options =
+        Options { capacity_bytes_max: 4 << 20, compression: Compression::None, ..tight_options(false) };
+    let clock = Clock::manual(1_000);
+    let (db, table) = open_of_bytes_at(&sim, options, &clock);
+    let long = vec![3; 3_700_000];
+    table.put(&0u64, &row! { f: long.as_slice() }).unwrap();
+    let rows = 4_500;
+    for n in 1..=rows {
+        let put = || {
+            clock.advance_ms(5_000);
+            table.put(&n, &row! { f: [n as u8; 1_000].as_slice() })
+        };
+        with_room(&db, put).unwrap_or_else(|error| panic!("row {n}: {error}"));
+    }
+    assert_eq!(table.get(&0u64).unwrap().unwrap().get_as::<&[u8]>("f").unwrap(), &long[..]);
+    assert_eq!(table.scan().count() as u64, rows + 1);
+}
+
+/// The longest row that there may be leaves the log as others do; its body is longer than its values.
+#[test]
+fn the_longest_row_moves() {
+    let sim = CrashSim::new(CrashModel::Pages, 256 << 20);
+    let options = Options { fast_tier_bytes_max: 256 << 20, ..tight_options(false) };
+    let (_db, table) = open_of_bytes(&sim, options);
+    let engine = table.engine();
+    let long = vec![3; crate::limits::ROW_BYTES_MAX];
+    table.put(&0u64, &row! { f: long.as_slice() }).unwrap();
+    table.put(&1u64, &row! { f: b"short".as_slice() }).unwrap();
+    engine.move_now();
+    assert_eq!(engine.runs.current().counts().rows, 2);
+    assert_eq!(table.get(&0u64).unwrap().unwrap().get_as::<&[u8]>("f").unwrap(), &long[..]);
+}
+
 /// What is left of the disk bounds what moves as the limit does, and some of either is kept for merges; loads leave as much of the limit.
 #[test]
 fn room_is_what_the_disk_has_and_some_of_it_is_kept() {
@@ -227,6 +297,11 @@ fn room_is_what_the_disk_has_and_some_of_it_is_kept() {
     assert!(room > 50 * MIB && room < 99 * MIB, "{room}");
     sim.limit_disk(10 * MIB);
     assert!(runs.room_to_move() < 9 * MIB && !runs.is_tight());
+    {
+        // A backup holds them off, or one is under way.
+        let _edits = runs.hold_off_edits();
+        assert!(runs.room_to_move() < 9 * MIB, "as much as before: {}", runs.room_to_move());
+    }
     sim.limit_disk(0);
     assert!(runs.room_to_move() == 0 && runs.is_tight());
     let refused = runs.check_room_to_move(1, runs.kept_for_merges()).unwrap_err();
