@@ -232,7 +232,8 @@ impl Engine {
     /// A move, if there is little room and collecting alone does not make it, or the store is at rest; returns how many victims it queued.
     fn move_if_wanted(&self) -> Result<usize> {
         let lacks_room = self.missing_landing() > 0;
-        if self.wants_move() && !(lacks_room && self.is_better_collected()) {
+        // However much is obsolete in the log: its segments are collected after the move.
+        if self.is_index_short() || self.wants_move() && !(lacks_room && self.is_better_collected()) {
             match self.move_rows() {
                 Err(error) if error.kind() == ErrorKind::Full => self.move_tombstones(error),
                 moved => moved,
@@ -258,6 +259,10 @@ impl Engine {
         let (mut emptied, mut failure) = (Vec::new(), None);
         let copied = self.gc.totals().1;
         for &extent in &chosen.victims {
+            if !emptied.is_empty() && self.awaits_index() {
+                // Writers wait for a move, which comes first in the next cycle.
+                break;
+            }
             if !self.log.begin_gc(extent) {
                 continue;
             }

@@ -222,6 +222,11 @@ impl Levels {
         self.young.len()
     }
 
+    /// Keys, those that were deleted included.
+    pub(crate) fn keys(&self) -> u64 {
+        self.young.rows().len() + self.young.tombstones().len()
+    }
+
     /// Tombstones that a walk over the rows comes by.
     pub(crate) fn tombstones_among_rows(&self) -> u64 {
         self.young.mixed()

@@ -62,6 +62,8 @@ pub(crate) struct GcState {
     index_floor: AtomicU64,
     /// A new key was refused since the last move had ended, for want of room in the index.
     index_refused: AtomicBool,
+    /// How many keys it had when it was full last; 0 before that.
+    index_keys_full: AtomicU64,
     /// Victims of moves that wait to be freed, in the order in which they were emptied.
     pub(crate) moved_from: Mutex<VecDeque<MovedFrom>>,
     /// How often what a move takes is halved, because the capacity tier had no room for more.
@@ -429,9 +431,22 @@ impl GcState {
         if self.index_refused.load(Ordering::Relaxed) { 0 } else { self.index_floor.load(Ordering::Relaxed) }
     }
 
-    /// A new key was refused for want of room in the index.
-    pub(crate) fn refuse_index(&self) {
+    /// A new key was refused for want of room in the index, which has so many, if that is all it takes.
+    pub(crate) fn refuse_index(&self, keys: Option<u64>) {
         self.index_refused.store(true, Ordering::Relaxed);
+        if let Some(keys) = keys {
+            self.index_keys_full.store(keys, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a new key was refused since the last move had ended.
+    pub(crate) fn is_index_refused(&self) -> bool {
+        self.index_refused.load(Ordering::Relaxed)
+    }
+
+    /// How many keys the index had when it was full last.
+    pub(crate) fn index_keys_full(&self) -> Option<u64> {
+        Some(self.index_keys_full.load(Ordering::Relaxed)).filter(|keys| *keys > 0)
     }
 
     /// Whether a move failed a moment ago, and the next would too.

@@ -84,16 +84,44 @@ impl Engine {
         self.moves_help() && self.room().available / 2 < self.landing_extents()
     }
 
-    /// How much of the index's last quarter is taken, from 0 to 1. What a move left counts as room: new keys go into leaves that became sparse.
+    /// How much of the index's last quarter is taken, from 0 to 1. What a move left counts as room: new keys go into leaves that became sparse. How many of them is known once it was
+    /// full: where none of its memory is left free, what it takes says nothing of how soon it will be again.
     fn index_pressure(&self) -> f64 {
-        let most = self.options.index_bytes_max as f64;
+        let (most, taken) = (self.options.index_bytes_max as f64, self.arena.bytes() as f64);
+        let of_last_quarter =
+            |taken: f64, from: f64, most: f64| ((taken - from) / (most - from).max(1.0)).clamp(0.0, 1.0);
         let from = (most * INDEX_MOVES_FROM).max(self.gc.index_floor() as f64 + most / 32.0);
-        ((self.arena.bytes() as f64 - from) / (most - from).max(1.0)).clamp(0.0, 1.0)
+        let of_bytes = of_last_quarter(taken, from, most);
+        match self.gc.index_keys_full().filter(|_| taken >= most * INDEX_MOVES_FROM) {
+            Some(full) => {
+                let full = full as f64;
+                of_bytes.max(of_last_quarter(self.index_keys() as f64, full * INDEX_MOVES_FROM, full))
+            }
+            None => of_bytes,
+        }
+    }
+
+    /// Keys in the index.
+    fn index_keys(&self) -> u64 {
+        self.catalog.all().iter().map(|table| table.levels.keys()).sum()
+    }
+
+    /// Whether a new key was refused since the last move, and a move may make room for it.
+    pub(in crate::gc) fn awaits_index(&self) -> bool {
+        self.gc.is_index_refused() && self.moves_help()
+    }
+
+    /// Whether there is little room in the index: collecting makes none there, as moves do.
+    pub(in crate::gc) fn is_index_short(&self) -> bool {
+        self.can_move() && self.index_pressure() > 0.0
     }
 
     /// A new key was refused for want of room in the index: whether moves may take others out of it.
     pub(crate) fn may_gain_index(&self) -> bool {
-        self.gc.refuse_index();
+        // What is asked for may be more than one key.
+        let most = self.options.index_bytes_max;
+        let is_full = self.arena.bytes().saturating_add(most / 64) >= most;
+        self.gc.refuse_index(is_full.then(|| self.index_keys()));
         let cycles = self.gc.cycles();
         let can_go_on =
             || self.index_pressure() > 0.0 && !self.choose_to_move(self.snapshots.oldest()).is_empty();

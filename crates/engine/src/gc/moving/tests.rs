@@ -702,4 +702,5 @@ fn files_of_a_table_that_goes_while_its_rows_move_go_with_it() {
     }
 }
 
+mod full_index;
 mod full_tiers;
