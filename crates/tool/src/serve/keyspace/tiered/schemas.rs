@@ -69,17 +69,30 @@ impl TieredKeyspace {
 
     /// Adds a nullable field to a table.
     pub fn add_field(&mut self, space: usize, prefix: &[u8], name: &str, kind: Type) -> Outcome<()> {
+        self.check_has_no_overflow_fields(space, prefix)?;
         self.evolve(space, prefix, |table| table.table().add_field(name, kind))
     }
 
     /// Gives a field another name.
     pub fn rename_field(&mut self, space: usize, prefix: &[u8], name: &str, to: &str) -> Outcome<()> {
+        self.check_has_no_overflow_fields(space, prefix)?;
         self.evolve(space, prefix, |table| table.table().rename_field(name, to))
     }
 
     /// Removes a field from a table and so from all its rows.
     pub fn drop_field(&mut self, space: usize, prefix: &[u8], name: &str) -> Outcome<()> {
         self.evolve(space, prefix, |table| table.table().drop_field(name))
+    }
+
+    /// A hash may have an overflow field of the name that the table is to have, which nobody would find any more.
+    fn check_has_no_overflow_fields(&self, space: usize, prefix: &[u8]) -> Outcome<()> {
+        match self.table(space, prefix)?.overflow_fields() {
+            None => Ok(()),
+            Some(_) => Err(Failure::new(format!(
+                "ERR hashes of table '{}' have fields beside those of the table, one of which may have that name; move them into a table with a declared schema (HR.CREATE)",
+                quote(prefix)
+            ))),
+        }
     }
 
     fn evolve(
@@ -89,11 +102,13 @@ impl TieredKeyspace {
         change: impl Fn(&HashTable) -> hedgerow::Result<()>,
     ) -> Outcome<()> {
         let index = self.table_index(space, prefix)?;
-        let table = &self.tables[index];
+        let (table, before) = (&self.tables[index], self.tables[index].schema_bytes());
         self.writer.prepare(|| change(table))?;
         self.writer.record_change();
         self.watches.touch_all(space);
-        self.tables[index].reload()
+        self.tables[index].reload()?;
+        self.schema_bytes = self.schema_bytes.saturating_sub(before) + self.tables[index].schema_bytes();
+        Ok(())
     }
 
     /// Drops the table of a prefix, its schema and its rows; says whether there was one.

@@ -141,9 +141,9 @@ impl HashTable {
         self.fields.values().copied()
     }
 
-    /// `name`, which the table does not have, as text, if it can learn it.
+    /// `name`, which the table does not have, as text, if it can learn it. A table with overflow fields learns no more: some hash may have one of that name, which nobody would find beside a field of the table.
     pub fn learnable<'n>(&self, name: &'n [u8]) -> Option<&'n str> {
-        if !self.open || self.fields.len() >= limits::LEARNED_FIELDS_MAX {
+        if !self.open || self.overflow_fields.is_some() || self.fields.len() >= limits::LEARNED_FIELDS_MAX {
             return None;
         }
         let may_be = (1..=limits::LEARNED_NAME_BYTES_MAX).contains(&name.len()) && name[0] != b'@';
