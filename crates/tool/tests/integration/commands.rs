@@ -169,6 +169,60 @@ fn field_names_and_values_are_binary() {
     assert!(client.run_words(&[b"SET", b"", b"v"]).contains("a key has 1 to 65536 bytes"));
 }
 
+/// A field that some hash has beside those of its table is found whatever becomes of the table.
+#[test]
+fn no_name_of_a_table_hides_a_field_that_a_hash_had_before() {
+    let server = Server::start(&[]);
+    let mut client = server.client();
+    for n in 0..256 {
+        assert_eq!(client.run(&format!("HSET t:1 field{n} v")), "1");
+    }
+    assert_eq!(client.run("HSET t:1 late v"), "1");
+    assert!(client.run("HR.ADDFIELD t late bytes").contains("fields beside those of the table"));
+    assert!(client.run("HR.RENAMEFIELD t field1 late").contains("fields beside those of the table"));
+    assert_eq!(client.run("HR.DROPFIELD t field0"), "OK");
+    assert_eq!(client.run("HSET t:2 late w"), "1");
+    client.script(&[
+        ("HGET t:1 late", "\"v\""),
+        ("HGET t:2 late", "\"w\""),
+        ("HLEN t:1", "256"),
+        ("HSET t:1 late x", "0"),
+        ("HGET t:1 late", "\"x\""),
+        ("HDEL t:1 late", "1"),
+        ("HEXISTS t:1 late", "0"),
+        ("HLEN t:1", "255"),
+        ("HGETALL t:2", "[\"late\", \"w\"]"),
+    ]);
+}
+
+/// Fields that are not of the table go with a hash that expires, whoever gave it its expiry, and after a restart.
+#[test]
+fn overflow_fields_of_hashes_that_expire_are_removed() {
+    let clock = clock();
+    let server = Server::start_by(&clock, &[]);
+    let mut client = server.client();
+    let rows = |client: &mut Client| -> u64 {
+        let metrics = client.run("HR.METRICS");
+        let at = metrics.find("\"rows\", ").unwrap_or_else(|| panic!("{metrics}")) + 8;
+        metrics[at..].split([',', ']']).next().unwrap().trim().parse().unwrap()
+    };
+    assert_eq!(client.run_words(&[b"HSET", b"stays:1", b"\xff", b"v"]), "1");
+    let before = rows(&mut client);
+    for n in 0..10u32 {
+        let key = format!("odd:{n}");
+        assert_eq!(client.run_words(&[b"HSET", key.as_bytes(), b"\xff\0", b"v", b"f", b"w"]), "2");
+        assert_eq!(client.run(&format!("PEXPIRE {key} {}", 1_000 * (1 + n % 3) * (1 + n / 7 * 100))), "1");
+    }
+    assert_eq!(client.run("COPY odd:1 odd:copy"), "1");
+    assert!(rows(&mut client) > before + 20);
+    eventually("they are removed with their hashes", || {
+        clock.advance_ms(61_000);
+        rows(&mut client) == before
+    });
+    assert_eq!(client.run("DBSIZE"), "1");
+    assert_eq!(client.run_words(&[b"HGET", b"stays:1", b"\xff"]), "\"v\"");
+}
+
 #[test]
 fn hashes_of_many_fields_survive_a_restart() {
     let dir = TempDir::new();

@@ -28,6 +28,8 @@ pub struct Expiries {
     due: BTreeSet<(u64, u8, Box<[u8]>)>,
     /// Whether something was dropped from `due`, so that only the sweep can find it.
     overflowed: bool,
+    /// When the first hash expires that has overflow fields, which nobody removes with it, in ms since 1970: a round begins then, and finds the next.
+    round_ms: Option<u64>,
     orphans: VecDeque<u64>,
     sweep: Option<Sweep>,
     rest_until_ms: u64,
@@ -58,6 +60,11 @@ impl Expiries {
         self.due.insert((at_ms, space as u8, key.into()));
     }
 
+    /// Remembers that a hash with overflow fields expires.
+    pub fn enqueue_round(&mut self, at_ms: u64) {
+        self.round_ms = Some(self.round_ms.map_or(at_ms, |before| before.min(at_ms)));
+    }
+
     /// Remembers to remove the overflow fields of a hash that is gone.
     pub fn enqueue_orphan(&mut self, generation: u64) {
         if self.orphans.len() < ORPHANS_MAX {
@@ -75,7 +82,8 @@ impl Expiries {
 
     /// Whether there may be something to do soon.
     pub fn is_idle(&self) -> bool {
-        self.due.is_empty() && self.orphans.is_empty() && self.sweep.is_none() && !self.overflowed
+        let has_due = !self.due.is_empty() || self.round_ms.is_some();
+        !has_due && self.orphans.is_empty() && self.sweep.is_none() && !self.overflowed
     }
 }
 
@@ -145,6 +153,9 @@ impl TieredKeyspace {
 
     /// Goes on with a round over everything, or begins one.
     fn sweep_on(&mut self) -> Outcome<()> {
+        if self.expiries.sweep.is_none() && self.expiries.round_ms.is_some_and(|at_ms| at_ms <= self.now_ms) {
+            (self.expiries.round_ms, self.expiries.overflowed) = (None, true);
+        }
         if self.expiries.sweep.is_none()
             && self.expiries.overflowed
             && self.now_ms >= self.expiries.rest_until_ms
@@ -172,6 +183,13 @@ impl TieredKeyspace {
             }
         }
         Ok(())
+    }
+
+    /// A hash of this table is about to be given an expiry.
+    pub(super) fn will_expire(&mut self, index: TableIndex, at_ms: u64) {
+        if self.tables[index].overflow_fields().is_some() {
+            self.expiries.enqueue_round(at_ms);
+        }
     }
 
     /// Removes a hash if its last field has expired.
@@ -283,9 +301,11 @@ impl TieredKeyspace {
             };
             let Some((found, space, key)) = owner else { return Ok(false) };
             generation = found;
-            let owns = self.owns(space, &key, found);
-            if self.passed_over(owns)? == Some(false) {
-                self.expiries.enqueue_orphan(found);
+            let owner = self.owner_expiry(space, &key, found);
+            match self.passed_over(owner)? {
+                Some(None) => self.expiries.enqueue_orphan(found),
+                Some(Some(Some(at_ms))) => self.expiries.enqueue_round(at_ms),
+                Some(Some(None)) | None => {}
             }
         }
         sweep.generation = Some(generation);
@@ -296,20 +316,26 @@ impl TieredKeyspace {
     fn is_owned(&self, generation: u64) -> Outcome<bool> {
         let Some(overflow_fields) = &self.overflow_fields else { return Ok(false) };
         match overflow_fields.next_owner(generation.saturating_sub(1))? {
-            Some((found, space, key)) if found == generation => self.owns(space, &key, generation),
+            Some((found, space, key)) if found == generation => {
+                Ok(self.owner_expiry(space, &key, generation)?.is_some())
+            }
             _ => Ok(false),
         }
     }
 
-    fn owns(&self, space: usize, key: &[u8], generation: u64) -> Outcome<bool> {
+    /// When the hash of this key expires, if it has the overflow fields of this generation; `None` if it has not.
+    fn owner_expiry(&self, space: usize, key: &[u8], generation: u64) -> Outcome<Option<Option<u64>>> {
         if space >= limits::DATABASES {
-            return Ok(false);
+            return Ok(None);
         }
-        let Some((index, row)) = self.locate(space, key) else { return Ok(false) };
+        let Some((index, row)) = self.locate(space, key) else { return Ok(None) };
         let table = &self.tables[index];
-        let Some(field): Option<FieldId> = table.overflow_fields() else { return Ok(false) };
-        let overflow_fields =
-            table.table().read(row, |row| Ok(OverflowFields::decode(row.get(field)?)))?.flatten();
-        Ok(overflow_fields.is_some_and(|overflow_fields| overflow_fields.generation == generation))
+        let Some(field): Option<FieldId> = table.overflow_fields() else { return Ok(None) };
+        let owner = table.table().read(row, |row| {
+            let overflow_fields = OverflowFields::decode(row.get(field)?);
+            let owns = overflow_fields.is_some_and(|of_row| of_row.generation == generation);
+            Ok(owns.then(|| row.expires_at_ms()))
+        })?;
+        Ok(owner.flatten())
     }
 }

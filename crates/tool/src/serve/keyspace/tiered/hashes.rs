@@ -434,6 +434,9 @@ impl TieredKeyspace {
         own: &OwnFields<'_>,
         whole: Option<Option<u64>>,
     ) -> Outcome<()> {
+        if let Some(Some(at_ms)) = whole {
+            self.will_expire(index, at_ms);
+        }
         if !own.expiries.is_empty() {
             return self.write_expiring(index, row, own, whole);
         }

@@ -108,6 +108,12 @@ impl TieredKeyspace {
         self.touch(space, key);
         let (table, row) = self.row_of(space, key, kind)?;
         let table = table.clone();
+        if kind == Kind::Hash
+            && let Some(at_ms) = at_ms
+            && let Some((index, _)) = self.locate(space, key)
+        {
+            self.will_expire(index, at_ms);
+        }
         self.writer.expire(&table, row, at_ms)
     }
 
