@@ -79,6 +79,7 @@ mod consolidate;
 mod db;
 mod epoch;
 mod gc;
+mod group;
 mod index;
 mod invariants;
 mod levels;
@@ -151,6 +152,10 @@ pub mod parts {
     /// A tree of the index.
     pub mod index {
         pub use crate::index::{IndexFull, IndexProbe, LogSlot, ScanBatch, Slot, Tag};
+    }
+    /// Groups of leaves.
+    pub mod group {
+        pub use crate::group::*;
     }
     /// Sorted tables.
     pub mod sst {

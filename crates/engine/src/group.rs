@@ -1,0 +1,195 @@
+//! Groups: parts of the index that are on the fast tier, of which memory has the separators alone (BushStore, ICDE 2024).
+//!
+//! Owns [`Group`], a sequence of keys with a slot each in the leaves of several extents, and [`GroupWriter`], which writes one. Promises that a group is never changed once it is written, so that whoever looks takes no lock; and that
+//! what is found is of a leaf that verified. Must not know what a slot leads to, nor when a group is written, merged or let go.
+//!
+//! * `group/leaf.rs`: the bytes of a leaf. `group/extent.rs`: leaves one behind the other in one extent, and which of them may have a key. `group/separators.rs`: what memory keeps of them.
+//! * `group/cursor.rs`: the walk of a group. `group/merge.rs`: several made one.
+//! * `group/filter.rs`: which of several groups has the newest entry of a key. `group/levels.rs`: in which order they are asked.
+//!
+//! A look costs the separators on the way (half a dozen lines of memory for a group of a hundred million keys) and one leaf: of that the lines of its tags, of one suffix and of one slot, but all of it where
+//! the checksum is looked at.
+
+mod cursor;
+mod extent;
+mod filter;
+mod leaf;
+mod levels;
+mod merge;
+mod separators;
+
+use std::ops::Range;
+
+use crate::sync::Arc;
+
+pub use cursor::GroupCursor;
+pub use extent::{DamagedLeaf, LeafExtent, LeafExtentWriter};
+pub use filter::{FilterFull, FilterLook, GroupFilter};
+pub use leaf::{LEAF_BYTES, Leaf, LeafBuilder};
+pub use levels::{GroupLevels, GroupLook, NumberedGroup};
+pub use merge::MergedEntries;
+pub use separators::{Separators, SeparatorsBuilder, separator};
+
+/// Who lends the bytes of extents.
+pub trait LeafBytes {
+    /// A part of the leaves of the extent of this number; `None` if there is no such extent, or it is shorter.
+    fn leaf_bytes(&self, number: u64, range: Range<usize>) -> Option<&[u8]>;
+}
+
+/// Where a [`GroupWriter`] writes.
+pub trait LeafExtents {
+    /// What may go wrong.
+    type Error;
+
+    /// The number of an extent to be written, and how many bytes of leaves it takes.
+    ///
+    /// # Errors
+    /// If there is none.
+    fn take(&mut self) -> Result<(u64, usize), Self::Error>;
+
+    /// Writes the leaves of the extent of this number, which was taken last.
+    ///
+    /// # Errors
+    /// If the medium does not take them.
+    fn write(&mut self, number: u64, leaves: &[u8]) -> Result<(), Self::Error>;
+}
+
+/// Entries of keys in order, each key once.
+#[derive(Debug, Default)]
+pub struct Group {
+    extents: Vec<Arc<LeafExtent>>,
+    /// By the least keys of extents.
+    separators: Separators,
+    entries: u64,
+}
+
+impl Group {
+    /// Of extents in the order of their keys, of which none has keys of another.
+    pub fn of(extents: Vec<Arc<LeafExtent>>) -> Group {
+        debug_assert!(extents.windows(2).all(|two| two[0].keys()[1] < two[1].keys()[0]));
+        let mut separators = SeparatorsBuilder::default();
+        extents.iter().for_each(|extent| separators.push(extent.keys()[0]));
+        let entries = extents.iter().map(|extent| extent.entries()).sum();
+        Group { extents, separators: separators.finish(), entries }
+    }
+
+    /// What it is in, in the order of keys.
+    pub fn extents(&self) -> &[Arc<LeafExtent>] {
+        &self.extents
+    }
+
+    /// How many keys it has.
+    pub fn entries(&self) -> u64 {
+        self.entries
+    }
+
+    /// Bytes of leaves.
+    pub fn bytes(&self) -> u64 {
+        self.extents.iter().map(|extent| u64::from(extent.bytes())).sum()
+    }
+
+    /// Bytes of memory.
+    pub fn memory_bytes(&self) -> usize {
+        let extents: usize = self.extents.iter().map(|extent| extent.memory_bytes()).sum();
+        extents + self.separators.memory_bytes() + self.extents.capacity() * size_of::<Arc<LeafExtent>>()
+    }
+
+    /// The slot of a key with this [hash](hash_of).
+    ///
+    /// # Errors
+    /// If the leaf that may have it is damaged.
+    #[inline]
+    pub fn get<B: LeafBytes>(&self, key: &[u8], hash: u64, bytes: &B) -> Result<Option<u64>, DamagedLeaf> {
+        let Some(extent) = self.separators.find(key) else { return Ok(None) };
+        let Some(leaf) = self.extents[extent].leaf_of(key) else { return Ok(None) };
+        let leaf = self.leaf((extent, leaf), bytes)?;
+        Ok(leaf.find(key, hash).map(|at| leaf.slot(at)))
+    }
+
+    /// A leaf of one of the extents.
+    fn leaf<'b, B: LeafBytes>(
+        &self,
+        (extent, leaf): (usize, u32),
+        bytes: &'b B,
+    ) -> Result<Leaf<'b>, DamagedLeaf> {
+        let extent = &self.extents[extent];
+        // Nothing verifies as a leaf.
+        let bytes = bytes.leaf_bytes(extent.number(), extent.range_of(leaf)).unwrap_or_default();
+        extent.leaf(leaf, bytes)
+    }
+
+    /// The leaf behind this one, if there is any.
+    fn next_leaf(&self, (extent, leaf): (usize, u32)) -> Option<(usize, u32)> {
+        if leaf + 1 < self.extents[extent].leaves() {
+            return Some((extent, leaf + 1));
+        }
+        (extent + 1 < self.extents.len()).then_some((extent + 1, 0))
+    }
+
+    fn previous_leaf(&self, (extent, leaf): (usize, u32)) -> Option<(usize, u32)> {
+        match leaf.checked_sub(1) {
+            Some(leaf) => Some((extent, leaf)),
+            None => extent.checked_sub(1).map(|extent| (extent, self.extents[extent].leaves() - 1)),
+        }
+    }
+}
+
+/// Writes a group, of entries that come in the order of their keys.
+#[derive(Debug)]
+pub struct GroupWriter<'w, X> {
+    extents: &'w mut X,
+    open: Option<LeafExtentWriter>,
+    written: Vec<Arc<LeafExtent>>,
+}
+
+impl<'w, X: LeafExtents> GroupWriter<'w, X> {
+    /// A group of no entries yet.
+    pub fn new(extents: &'w mut X) -> GroupWriter<'w, X> {
+        GroupWriter { extents, open: None, written: Vec::new() }
+    }
+
+    /// Adds an entry, whose key is above those before, and no longer than an extent has room for.
+    ///
+    /// # Errors
+    /// What the extents say; the group is to be given up then.
+    pub fn push(&mut self, key: &[u8], slot: u64) -> Result<(), X::Error> {
+        let hash = hash_of(key);
+        if let Some(open) = &mut self.open
+            && open.push(key, slot, hash)
+        {
+            return Ok(());
+        }
+        self.finish_extent()?;
+        let (number, bytes_max) = self.extents.take()?;
+        let has_room = self.open.insert(LeafExtentWriter::new(number, bytes_max)).push(key, slot, hash);
+        debug_assert!(has_room, "an empty extent has room for any key");
+        Ok(())
+    }
+
+    fn finish_extent(&mut self) -> Result<(), X::Error> {
+        let Some(full) = self.open.take() else { return Ok(()) };
+        let (leaves, extent) = full.finish();
+        self.extents.write(extent.number(), &leaves)?;
+        self.written.push(Arc::new(extent));
+        Ok(())
+    }
+
+    /// The group, of which all is written.
+    ///
+    /// # Errors
+    /// What the extents say.
+    pub fn finish(mut self) -> Result<Group, X::Error> {
+        self.finish_extent()?;
+        Ok(Group::of(self.written))
+    }
+}
+
+/// The hash of a composite key, by which leaves and the filter tell keys apart.
+pub fn hash_of(key: &[u8]) -> u64 {
+    twox_hash::XxHash3_64::oneshot(key)
+}
+
+#[cfg(all(test, shuttle))]
+mod shuttle;
+#[cfg(all(test, not(shuttle)))]
+mod tests;

@@ -1,0 +1,120 @@
+//! The levels of groups: several that came one after the other, and below them one that has what was merged.
+//!
+//! Owns [`GroupLevels`]: the order of a look, and how many groups it asks. Promises that of a key which several groups have the newest entry is found, by whoever holds levels of whatever age. Must not know what
+//! a slot leads to, nor where extents are.
+//!
+//! *L0* are groups as they came, numbered in that order; any of them may have any key. *L1* is one group. Levels do not change: who adds a group to L0, or merges some into L1, makes others, lets everybody see them, and only then
+//! raises the filter's watermark ([`GroupLevels::deletes`]). The filter is one for levels of all ages; it has the keys of a group before anybody sees that. So a look asks L1 alone for most keys, and one group of L0 for the others
+//! (BushStore, ICDE 2024: "expired" is an answer).
+
+use super::filter::{FilterLook, GroupFilter};
+use super::{DamagedLeaf, Group, LeafBytes, hash_of};
+use crate::sync::Arc;
+
+/// A group of L0.
+#[derive(Debug, Clone)]
+pub struct NumberedGroup {
+    /// Which of all that ever came it is.
+    pub number: u64,
+    /// What it has.
+    pub group: Arc<Group>,
+}
+
+/// Groups by level.
+#[derive(Debug, Clone, Default)]
+pub struct GroupLevels {
+    /// Newest first.
+    l0: Vec<NumberedGroup>,
+    l1: Arc<Group>,
+    /// Of L0; without one all are asked.
+    filter: Option<Arc<GroupFilter>>,
+}
+
+/// What a look found, and how many groups it asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GroupLook {
+    /// The slot of the newest entry.
+    pub slot: Option<u64>,
+    /// The groups that were asked: a leaf of each.
+    pub asked: u32,
+}
+
+impl GroupLevels {
+    /// The groups of L0, newest first.
+    pub fn l0(&self) -> &[NumberedGroup] {
+        &self.l0
+    }
+
+    /// The group below them.
+    pub fn l1(&self) -> &Arc<Group> {
+        &self.l1
+    }
+
+    /// The filter of L0.
+    pub fn filter(&self) -> Option<&Arc<GroupFilter>> {
+        self.filter.as_ref()
+    }
+
+    /// The same with this filter, which has the keys of all groups of L0; or without one.
+    #[must_use]
+    pub fn with_filter(self, filter: Option<Arc<GroupFilter>>) -> GroupLevels {
+        GroupLevels { filter, ..self }
+    }
+
+    /// The same with a group more in L0, whose number is above those before. Its keys are in the filter, or that is left out.
+    #[must_use]
+    pub fn with_group(&self, newest: NumberedGroup) -> GroupLevels {
+        debug_assert!(
+            self.l0.first().is_none_or(|before| before.number < newest.number),
+            "groups come in order"
+        );
+        let l0 = std::iter::once(newest).chain(self.l0.iter().cloned()).collect();
+        GroupLevels { l0, l1: Arc::clone(&self.l1), filter: self.filter.clone() }
+    }
+
+    /// The same once all groups of L0 up to this number were merged with L1.
+    #[must_use]
+    pub fn merged(&self, upto: u64, l1: Arc<Group>) -> GroupLevels {
+        let l0 = self.l0.iter().filter(|of| of.number > upto).cloned().collect();
+        GroupLevels { l0, l1, filter: self.filter.clone() }
+    }
+
+    /// Lets the slots be taken that the filter has for what was merged up to this number. To be called once nobody can come by levels from before any more; who holds some is not misled.
+    pub fn deletes(&self, upto: u64) {
+        if let Some(filter) = &self.filter {
+            filter.raise_watermark(upto + 1);
+        }
+    }
+
+    /// The newest entry of a key.
+    ///
+    /// # Errors
+    /// If a leaf that may have it is damaged.
+    pub fn get<B: LeafBytes>(&self, key: &[u8], bytes: &B) -> Result<GroupLook, DamagedLeaf> {
+        let hash = hash_of(key);
+        let mut asked = 0;
+        for of in self.may_have(hash) {
+            asked += 1;
+            if let Some(slot) = of.group.get(key, hash, bytes)? {
+                return Ok(GroupLook { slot: Some(slot), asked });
+            }
+        }
+        let asked = asked + u32::from(self.l1.entries() > 0);
+        Ok(GroupLook { slot: self.l1.get(key, hash, bytes)?, asked })
+    }
+
+    /// The groups of L0 that may have a key of this hash.
+    fn may_have(&self, hash: u64) -> &[NumberedGroup] {
+        let (Some(newest), Some(oldest)) = (self.l0.first(), self.l0.last()) else { return &[] };
+        let look = self.filter.as_ref().map(|filter| filter.look(hash, oldest.number, newest.number));
+        match look {
+            Some(FilterLook::Nowhere) => &[],
+            // The number is a bound: another key may look the same.
+            Some(FilterLook::UpTo(number)) => {
+                let newer = self.l0.partition_point(|of| of.number > number);
+                &self.l0[newer..]
+            }
+            Some(FilterLook::Unknown) | None => &self.l0,
+        }
+    }
+}
