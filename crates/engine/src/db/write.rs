@@ -95,11 +95,12 @@ pub(super) const UNSEEN_ROW_BYTES_MAX: usize = limits::ROW_BYTES_MAX - UNSEEN_BY
 /// as the slot tells. If not, the row must be looked at ([`Engine::takes_delta`]).
 ///
 /// Both ways keep to one rule: under a delta there is room for [`UNSEEN_BYTES_MAX`] more. So a small delta over a delta
-/// needs no look, whatever lies below.
+/// needs no look, whatever lies below; but for one that many were folded into, and that is not small any more: nobody has added up what it lies over.
 #[inline]
 fn surely_fits(old: Slot, bytes: usize) -> bool {
     match old.depth() {
         0 if old.bytes_unknown() => false,
+        1 if old.tag() == Tag::Blind && (old.bytes_unknown() || old.bytes() > UNSEEN_BYTES as u64) => false,
         0 => old.bytes() as usize + bytes + UNSEEN_BYTES_MAX <= limits::ROW_BYTES_MAX,
         _ => bytes <= UNSEEN_BYTES,
     }
@@ -771,6 +772,25 @@ mod tests {
     use crate::db::fixture::options;
     use crate::sync::atomic::AtomicBool;
     use crate::{Change, Durability, Expiry, Options, Schema, Table, Type, row};
+
+    /// Deltas are folded into one time and again: once that is long, the row below is looked at.
+    #[test]
+    fn a_small_delta_over_a_long_one_takes_a_look_at_the_row() {
+        let blind = |bytes, depth| *LogSlot::new(Tag::Blind, 64, bytes).with_depth(depth);
+        for (bytes, depth, fits) in [
+            (1_000, 1, true),
+            (60 << 10, 1, true),
+            (70 << 10, 1, false),
+            (1 << 30, 1, false),
+            (70 << 10, 2, true),
+        ] {
+            assert_eq!(surely_fits(blind(bytes, depth), 100), fits, "{bytes} bytes of {depth}");
+        }
+        assert!(
+            surely_fits(*LogSlot::new(Tag::Delta, 64, 70 << 10).with_depth(1), 100),
+            "its row is in the log"
+        );
+    }
 
     type Write = fn(&Table) -> Result<()>;
 
