@@ -152,6 +152,9 @@ impl<'w, X: LeafExtents> GroupWriter<'w, X> {
     ///
     /// # Errors
     /// What the extents say; the group is to be given up then.
+    ///
+    /// # Panics
+    /// If an extent has no room for the key alone.
     pub fn push(&mut self, key: &[u8], slot: u64) -> Result<(), X::Error> {
         let hash = hash_of(key);
         if let Some(open) = &mut self.open
@@ -162,7 +165,7 @@ impl<'w, X: LeafExtents> GroupWriter<'w, X> {
         self.finish_extent()?;
         let (number, bytes_max) = self.extents.take()?;
         let has_room = self.open.insert(LeafExtentWriter::new(number, bytes_max)).push(key, slot, hash);
-        debug_assert!(has_room, "an empty extent has room for any key");
+        assert!(has_room, "an empty extent has room for any key");
         Ok(())
     }
 

@@ -178,7 +178,12 @@ impl LeafExtent {
             known.push([&first, &last], leaf.count(), (place, kib));
             at += leaf.bytes_len();
         }
-        Ok(known.finish(number, bytes.len() as u32))
+        // An extent without a leaf was never written.
+        if known.leaves == 0 {
+            Err(DamagedLeaf { number, place: 0 })
+        } else {
+            Ok(known.finish(number, bytes.len() as u32))
+        }
     }
 
     /// Its number, which no other use of an extent has.
@@ -316,8 +321,9 @@ mod tests {
                 DamagedLeaf { number: 1, place: (at / LEAF_BYTES) as u32 }
             );
         }
-        let refused = |number, bytes| LeafExtent::walked(number, bytes).unwrap_err();
+        let refused = |number, bytes: &[u8]| LeafExtent::walked(number, bytes).unwrap_err();
         assert_eq!(refused(2, &bytes), DamagedLeaf { number: 2, place: 0 }, "of another extent");
+        assert_eq!(refused(1, &[]), DamagedLeaf { number: 1, place: 0 }, "of nothing");
         let swapped = [&bytes[LEAF_BYTES..2 * LEAF_BYTES], &bytes[..LEAF_BYTES]].concat();
         assert_eq!(refused(1, &swapped), DamagedLeaf { number: 1, place: 0 });
         let cut = LeafExtent::walked(1, &bytes[..bytes.len() - LEAF_BYTES]).unwrap();

@@ -156,12 +156,12 @@ impl GroupFilter {
     pub fn insert(&self, hash: u64, group: u64) -> Result<(), FilterFull> {
         let (tag, buckets) = self.place_of(hash);
         let entry = FilterSlot::new(tag, group);
+        // Whoever sees that a slot was taken, or has another group, sees as well above which watermark.
+        let watermark = self.watermark.load(Ordering::Acquire);
         if let Some((slot, _)) = self.slot_of(buckets, tag) {
             self.set_entry(slot, entry);
             return Ok(());
         }
-        // Whoever sees that a slot was taken sees as well above which watermark.
-        let watermark = self.watermark.load(Ordering::Acquire);
         let free = buckets.into_iter().find_map(|bucket| self.free_in(bucket, watermark));
         let slot = free.or_else(|| self.make_free(buckets, watermark)).ok_or(FilterFull)?;
         self.set_entry(slot, entry);
