@@ -171,8 +171,8 @@ impl Engine {
         sealed.retain(|(_, segment, _)| may_leave(segment));
         sealed.sort_unstable_by_key(|(_, segment, _)| segment.segment_number);
         let live = |segment: &Segment, obsolete: u64| segment.end - SEGMENT_HEADER_BYTES - obsolete;
-        // A long row that does not fit stands in the way of none behind it.
-        if sealed.iter().any(|(_, segment, obsolete)| live(segment, *obsolete) <= room) {
+        // A long row that does not fit stands in the way of none behind it. What is obsolete altogether is for collecting.
+        if sealed.iter().any(|(_, segment, obsolete)| (1..=room).contains(&live(segment, *obsolete))) {
             sealed.retain(|(_, segment, obsolete)| live(segment, *obsolete) <= room);
         }
         let (mut bytes, most) = (0, self.bytes_to_move(room));

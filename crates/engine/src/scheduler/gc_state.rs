@@ -305,6 +305,8 @@ impl ManyCount {
 /// What moves may be thought to cost for 1 KiB, and what before one was measured: 250 MB a second. Too much holds writers up for a moment, too little leaves them without room.
 const MOVE_COST_NS: [u64; 2] = [200, 50_000];
 const MOVE_COST_FIRST_NS: u64 = 4_000;
+/// With each move for which no key had to wait, the index is thought to take one key more in so many.
+const INDEX_KEYS_MORE: u64 = 64;
 /// A move of 1 GiB is halved to 1 MiB.
 const MOVE_HALVINGS_MAX: u32 = 10;
 /// After a move failed the next is not before so long: twice as long each time, up to a minute.
@@ -406,7 +408,11 @@ impl GcState {
             *self.move_failure.lock() = None;
             self.change_halvings(|halvings| halvings.saturating_sub(1));
             self.index_floor.store(index_bytes, Ordering::Relaxed);
-            self.index_refused.store(false, Ordering::Relaxed);
+            if !self.index_refused.swap(false, Ordering::Relaxed) {
+                // It takes more perhaps than when a key was refused, of a leaf that was full among sparse ones.
+                let full = self.index_keys_full.load(Ordering::Relaxed);
+                self.index_keys_full.store(full + full / INDEX_KEYS_MORE, Ordering::Relaxed);
+            }
         }
     }
 
@@ -442,6 +448,13 @@ impl GcState {
     /// Whether a new key was refused since the last move had ended.
     pub(crate) fn is_index_refused(&self) -> bool {
         self.index_refused.load(Ordering::Relaxed)
+    }
+
+    /// How many keys it has when it is full is not known any more: it is not nearly.
+    pub(crate) fn forget_index_keys(&self) {
+        if self.index_keys_full.load(Ordering::Relaxed) > 0 {
+            self.index_keys_full.store(0, Ordering::Relaxed);
+        }
     }
 
     /// How many keys the index had when it was full last.

@@ -92,7 +92,10 @@ impl Engine {
             |taken: f64, from: f64, most: f64| ((taken - from) / (most - from).max(1.0)).clamp(0.0, 1.0);
         let from = (most * INDEX_MOVES_FROM).max(self.gc.index_floor() as f64 + most / 32.0);
         let of_bytes = of_last_quarter(taken, from, most);
-        match self.gc.index_keys_full().filter(|_| taken >= most * INDEX_MOVES_FROM) {
+        if taken < most * INDEX_MOVES_FROM {
+            self.gc.forget_index_keys();
+        }
+        match self.gc.index_keys_full() {
             Some(full) => {
                 let full = full as f64;
                 of_bytes.max(of_last_quarter(self.index_keys() as f64, full * INDEX_MOVES_FROM, full))
@@ -108,7 +111,8 @@ impl Engine {
 
     /// Whether a new key was refused since the last move, and a move may make room for it.
     pub(in crate::gc) fn awaits_index(&self) -> bool {
-        self.gc.is_index_refused() && self.moves_help()
+        let may_move = self.moves_help() && self.gc.unfinished_moves() == 0;
+        self.gc.is_index_refused() && self.is_index_short() && may_move
     }
 
     /// Whether there is little room in the index: collecting makes none there, as moves do.
