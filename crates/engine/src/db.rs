@@ -320,7 +320,7 @@ impl Db {
     /// # Errors
     /// `Corrupted` when it has met corruption in a segment, and done the rest: the segment keeps its space and is quarantined
     /// from then on ([`Metrics::segments_quarantined`]); or in a sorted table, which is left alone from then on
-    /// ([`Metrics::sorted_tables`]). `Full` if sorted tables have no room to be merged in. `Io`, `Closed`.
+    /// ([`Metrics::sorted_tables`]). `Full` if there is no room to be made. `Io`, `Closed`.
     pub fn collect(&self) -> Result<usize> {
         self.engine.log.check_writable()?;
         self.engine.runs.remove_dropped();

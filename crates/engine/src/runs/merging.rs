@@ -612,10 +612,13 @@ impl Runs {
             job.from = successor(std::mem::take(&mut slice.keys[1]));
             return Ok(Merged::Slice);
         }
+        let room = self.room();
         let written = self.write_slice(log, &mut slice, store);
         let written = written.map_err(|failure| {
             if failure.error.kind() == ErrorKind::Full && slice.inputs().len() == 1 {
-                self.merges.lacked_room(slice.ranges().map(|range| range.sst.id().number), self.room());
+                // Others may have taken some meanwhile, and given it back.
+                let room = room.min(self.room());
+                self.merges.lacked_room(slice.ranges().map(|range| range.sst.id().number), room);
             }
             failed(failure.error, failure.files)
         });

@@ -203,10 +203,10 @@ fn a_file_that_cannot_be_read_is_left_alone_for_a_while() {
     assert!((0..100u64).all(|key| table.get(&key).unwrap().unwrap().get_as::<i64>("n").unwrap() == 79));
 }
 
-/// A store whose sorted tables may have 64 MiB, and its table.
-fn bounded(sim: &CrashSim) -> (Db, Table) {
+/// A store whose sorted tables may have so many bytes, and its table.
+fn bounded(sim: &CrashSim, capacity_bytes_max: u64) -> (Db, Table) {
     let tiers = (FastTier::simulated(sim), CapacityTier::simulated(sim));
-    let options = Options { capacity_bytes_max: 64 << 20, ..moving(Durability::Process) };
+    let options = Options { capacity_bytes_max, ..moving(Durability::Process) };
     let db = Db::open_at(tiers, options, Clock::manual(1_000)).unwrap();
     let table = db.create_table("t", schema()).unwrap();
     (db, table)
@@ -240,7 +240,7 @@ fn merge_upto(engine: &Engine, greatest: Vec<u8>) {
 #[test]
 fn what_does_not_fit_is_not_tried_again_and_again() {
     let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
-    let (db, table) = bounded(&sim);
+    let (db, table) = bounded(&sim, 64 << 20);
     let (engine, runs) = (db.engine(), &db.engine().runs);
     put_and_move(&table, 0..460);
     put_and_move(&table, 0..5);
@@ -273,7 +273,7 @@ fn what_does_not_fit_is_not_tried_again_and_again() {
 #[test]
 fn what_is_replaced_is_known_after_a_file_was_written_anew_for_room() {
     let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
-    let (db, table) = bounded(&sim);
+    let (db, table) = bounded(&sim, 64 << 20);
     let engine = db.engine();
     put_and_move(&table, 0..1_500);
     put_and_move(&table, (0..1_500).step_by(2));
@@ -287,14 +287,14 @@ fn what_is_replaced_is_known_after_a_file_was_written_anew_for_room() {
         anew += 1;
     }
     let after = garbage_in(&db);
-    assert!(anew > 0 && after * 10 >= before * 8, "{after} of {before} after {anew} files");
+    assert!(anew > 0 && after * 20 >= before * 19, "{after} of {before} after {anew} files");
 }
 
 /// A slice of several runs is begun only where there is room for more than one: it gives nothing back before files have gone whole.
 #[test]
 fn several_runs_are_not_begun_with_little_room() {
     let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
-    let (db, table) = bounded(&sim);
+    let (db, table) = bounded(&sim, 64 << 20);
     let engine = db.engine();
     for run in 0..9 {
         put_and_move(&table, (run..900).step_by(9));
@@ -308,15 +308,15 @@ fn several_runs_are_not_begun_with_little_room() {
 #[test]
 fn short_files_change_their_run_as_they_are() {
     let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
-    let (db, table) = bounded(&sim);
+    let (db, table) = bounded(&sim, 2 << 20);
     let engine = db.engine();
     for run in 0..10 {
-        put_and_move(&table, run * 1_000..(run + 1) * 1_000);
+        put_and_move(&table, run * 80..(run + 1) * 80);
     }
     assert_eq!(runs_of(engine), 10);
     let before = engine.runs.merged().bytes;
     merge(engine, 0..10).unwrap();
     let written = engine.runs.merged().bytes - before;
-    assert!(runs_of(engine) == 1 && written < 1 << 20, "{written} bytes written, {} runs", runs_of(engine));
-    assert_eq!(table.scan().count(), 10_000);
+    assert!(runs_of(engine) == 1 && written < 256 << 10, "{written} bytes written, {} runs", runs_of(engine));
+    assert_eq!(table.scan().count(), 800);
 }
