@@ -581,6 +581,10 @@ impl TieredKeyspace {
         before: Before,
     ) -> Outcome<usize> {
         let pointer_field = self.tables[index].overflow_fields_or_create(&mut self.writer)?;
+        // It may have been given its expiry before it had any of these.
+        if let Some(at_ms) = whole.unwrap_or(before.expires_at_ms) {
+            self.expiries.enqueue_round(at_ms);
+        }
         let known = before.overflow_fields;
         let generation = match known {
             Some(overflow_fields) => overflow_fields.generation,
