@@ -94,11 +94,6 @@ impl LeafExtentWriter {
         }
     }
 
-    /// Whether there is nothing in it yet.
-    pub fn is_empty(&self) -> bool {
-        self.known.leaves == 0 && self.leaf.is_empty()
-    }
-
     /// Adds an entry, whose key is above those before; false if it belongs to the next extent, for this one is full.
     #[must_use]
     pub fn push(&mut self, key: &[u8], slot: u64, hash: u64) -> bool {
@@ -310,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_extent_with_a_flipped_bit_is_refused_and_a_cut_one_is_shorter() {
+    fn an_extent_with_a_flipped_bit_is_refused_and_a_cut_one_is_shorter() {
         let users: Vec<Vec<u8>> = (0..200u32).map(|n| format!("user{n:020}").into_bytes()).collect();
         let (bytes, extent) = extents_of(&users, 64 << 10).pop().unwrap();
         for at in (0..bytes.len()).step_by(13) {

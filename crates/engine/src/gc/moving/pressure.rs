@@ -85,7 +85,7 @@ impl Engine {
     }
 
     /// How much of the index's last quarter is taken, from 0 to 1. What a move left counts as room: new keys go into leaves that became sparse. How many of them is known once it was
-    /// full: where none of its memory is left free, what it takes says nothing of how soon it will be again.
+    /// full: where none of its memory is left free, what it takes says nothing of how soon it will be again. Who asks while a quarter of it is free has that number forgotten.
     fn index_pressure(&self) -> f64 {
         let (most, taken) = (self.options.index_bytes_max as f64, self.arena.bytes() as f64);
         let of_last_quarter =
