@@ -529,7 +529,6 @@ impl Engine {
         let _appender = self.log.gc_appender();
         self.will_drop(extent, record.table(), record.key());
         let dropped = table.levels.remove(record.key(), *slot, &guard);
-        let dropped = dropped.map_err(index_full)?;
         if dropped {
             self.gc.record_dropped(extent, record.offset());
             if slot.hides_below() {
@@ -648,7 +647,7 @@ impl Engine {
         }
         let sequence = copy.of.version();
         let guard = self.epoch.pin();
-        let published = self.publish_record(IndexEntry::new(table, key), record, &guard, |now| {
+        let published = self.publish_record(IndexEntry::of_known(table, key), record, &guard, |now| {
             let seal = Seal { sequence, previous: copy.previous };
             (now == Some(copy.slot)).then(|| (Published { slot: new_slot(offset, bytes), seal }, ()))
         });
@@ -720,7 +719,6 @@ impl Engine {
                 // Of a cached slot, too: its own count is the one that counts.
                 (same_table && slot.older_versions() > 0).then(|| slot.subtract_older_versions(1))
             });
-            let fewer = fewer.map_err(index_full)?;
             self.record_freed_of_many(record, fewer, extent);
             if let Some(slot) = fewer
                 && is_droppable_tombstone(slot)

@@ -77,6 +77,17 @@ pub(crate) enum Decision {
     Remove,
 }
 
+/// What becomes of a key that is not there.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum NewKey<'g> {
+    /// It may be stored, in memory of the budget.
+    Allocated,
+    /// It may be stored, in memory that was reserved for it, or else of the budget.
+    Reserved(&'g IndexReservation<'g>),
+    /// Nothing is stored for it: it takes no memory, however full the index is.
+    NotStored,
+}
+
 /// One table's tree.
 pub(crate) struct Index {
     tree: AtomicPtr<Tree>,
@@ -183,7 +194,7 @@ impl Index {
 
     /// Runs `decide` with the slot of `key` while all other writers of the key are kept out (readers go on), then does
     /// what it decided. `decide` runs once, or not at all if the index is full; other keys of the same leaf wait for it
-    /// too, so it should take no longer than finishing a record.
+    /// too (and where there is no leaf and none is made, those that want one beside it), so it should take no longer than finishing a record.
     ///
     /// # Errors
     /// `IndexFull` if `key` is new and there is no memory for it within the budget.
@@ -194,23 +205,28 @@ impl Index {
         guard: &Guard<'_>,
         decide: impl FnOnce(Option<Slot>) -> (Decision, R),
     ) -> Result<R, IndexFull> {
-        self.upsert_at(key, None, None, guard, decide)
+        self.upsert_at(key, None, NewKey::Allocated, guard, decide)
     }
 
     /// [`Index::upsert`] of a key that [`Index::multi_locate`] looked up `at` this place under the same guard. The tree is
-    /// walked again only if the leaf's entries have been moved since. Memory is taken from what is `reserved` first.
+    /// walked again only if the leaf's entries have been moved since. If it is a `new_key`, that says what it takes.
     ///
     /// # Errors
-    /// As [`Index::upsert`].
+    /// As [`Index::upsert`]. Of a key that is not to be stored only in a tree without a leaf: one that nobody ever stored anything in.
+    ///
+    /// # Panics
+    /// If it is decided to store a key that is not there, and is not to be stored then.
     #[inline]
     pub(crate) fn upsert_at<'g, R>(
         &'g self,
         key: &[u8],
         mut at: Option<LeafPosition<'g>>,
-        reserved: Option<&'g IndexReservation<'g>>,
+        new_key: NewKey<'g>,
         guard: &'g Guard<'_>,
         decide: impl FnOnce(Option<Slot>) -> (Decision, R),
     ) -> Result<R, IndexFull> {
+        let is_stored = !matches!(new_key, NewKey::NotStored);
+        let reserved = if let NewKey::Reserved(reserved) = new_key { Some(reserved) } else { None };
         debug_assert!((1..=Self::KEY_BYTES_MAX).contains(&key.len()), "a key of {} bytes", key.len());
         let (mut backoff, mut planted) = (Backoff::new(), false);
         loop {
@@ -219,11 +235,23 @@ impl Index {
             let locked = known.map_or_else(|| lock_entry(view, key), |locked| Ok(Some(locked)));
             let (lock, meta, at, equal) = match locked {
                 Ok(Some(locked)) => locked,
-                Ok(None) => {
+                Ok(None) if is_stored => {
                     view.plant(key)?;
                     planted = true;
                     continue;
                 }
+                Ok(None) => match view.hold_absent(key) {
+                    Ok(Some(lock)) => return Ok(not_stored(lock, decide)),
+                    // Of an empty tree there is nothing that could be held. Its first leaf stays.
+                    Ok(None) => {
+                        view.plant(key)?;
+                        continue;
+                    }
+                    Err(Retry) => {
+                        backoff.wait();
+                        continue;
+                    }
+                },
                 Err(Retry) => {
                     backoff.wait();
                     continue;
@@ -232,6 +260,9 @@ impl Index {
             let write = Write { view, key, stripe: guard.stripe(), meta, at, planted };
             if equal {
                 return Ok(write.present(lock, decide));
+            }
+            if !is_stored {
+                return Ok(not_stored(lock, decide));
             }
             let room = edit::room(meta, key.len() - meta.prefix());
             if room == Room::Split {
@@ -454,6 +485,14 @@ fn lock_entry<'g>(view: TreeView<'g>, key: &[u8]) -> Result<Option<LockedEntry<'
     // The lock is had only at the version everything was read at.
     let lock = leaf.lock_slots(version)?;
     Ok(Some((lock, meta, at, equal)))
+}
+
+/// Decides on a key that is not there, nor will be as long as `lock` is held, and that is not to be stored.
+fn not_stored<R>(lock: SlotLock<'_>, decide: impl FnOnce(Option<Slot>) -> (Decision, R)) -> R {
+    let (decision, result) = decide(None);
+    assert!(!matches!(decision, Decision::Store(_)), "a key that is not there is not to be stored");
+    drop(lock);
+    result
 }
 
 /// One upsert that holds its leaf's `SLOT` lock.

@@ -15,8 +15,8 @@ use hedgerow_device::Random;
 
 use crate::epoch::{Epoch, Guard};
 use crate::index::{
-    Decision, Index, IndexBuilder, IndexFull, IndexReservation, LeafPosition, Located, LogSlot, NodeArena,
-    RowIndex, ScanBatch, ScanEnd, Slot, Tag,
+    Decision, Index, IndexBuilder, IndexFull, LeafPosition, Located, LogSlot, NewKey, NodeArena, RowIndex,
+    ScanBatch, ScanEnd, Slot, Tag,
 };
 use crate::sync::Arc;
 use crate::{Error, ErrorKind};
@@ -85,56 +85,52 @@ impl Levels {
     /// stored over a row is kept apart if `apart` says so, which is asked after `decide`.
     ///
     /// # Errors
-    /// `IndexFull` if `key` is new and there is no memory for it, in what is `reserved` or else.
+    /// `IndexFull` if it is a `new_key` and there is no memory for it. Of one that is not stored only in a table that never had a key: it is not there then.
     #[inline]
     pub(crate) fn publish<'g, R>(
         &'g self,
         (key, at): (&[u8], Option<LeafPosition<'g>>),
-        reserved: Option<&'g IndexReservation<'g>>,
+        new_key: NewKey<'g>,
         guard: &'g Guard<'_>,
         apart: impl FnOnce() -> bool,
         decide: impl FnOnce(Option<Slot>) -> (Decision, R),
     ) -> Result<R, IndexFull> {
-        self.young.upsert_at((key, at), reserved, guard, apart, decide)
+        self.young.upsert_at((key, at), new_key, guard, apart, decide)
+    }
+
+    /// Does to the slot of `key` what is decided, if it has one, however full the index is. `None` of a key that has none and of which nobody was asked.
+    fn change<R>(
+        &self,
+        key: &[u8],
+        guard: &Guard<'_>,
+        decide: impl FnOnce(Option<Slot>) -> (Decision, R),
+    ) -> Option<R> {
+        // Where there is no memory even for a first leaf no key is.
+        self.young.upsert_at((key, None), NewKey::NotStored, guard, || false, decide).ok()
     }
 
     /// Puts another slot of the same version in the place of that of `key`: what `replace` makes of it. Returns what stands
     /// there then; `None` if there was no slot, or `replace` left it as it was.
-    ///
-    /// # Errors
-    /// As [`Levels::publish`], though nothing is stored for a key that is not there.
     pub(crate) fn replace(
         &self,
         key: &[u8],
         guard: &Guard<'_>,
         replace: impl FnOnce(Slot) -> Option<Slot>,
-    ) -> Result<Option<Slot>, IndexFull> {
-        self.young.upsert(
-            key,
-            guard,
-            || false,
-            |now| match now.and_then(replace) {
-                Some(new) => (Decision::Store(new), Some(new)),
-                None => (Decision::Keep, None),
-            },
-        )
+    ) -> Option<Slot> {
+        self.change(key, guard, |now| match now.and_then(replace) {
+            Some(new) => (Decision::Store(new), Some(new)),
+            None => (Decision::Keep, None),
+        })?
     }
 
     /// Forgets `key` if `slot`, a droppable tombstone, is still its slot; whether it was. The caller keeps out whoever clears the
     /// table.
-    ///
-    /// # Errors
-    /// As [`Levels::replace`].
-    pub(crate) fn remove(&self, key: &[u8], slot: Slot, guard: &Guard<'_>) -> Result<bool, IndexFull> {
-        self.young.upsert(
-            key,
-            guard,
-            || false,
-            |now| match now == Some(slot) {
-                true => (Decision::Remove, true),
-                false => (Decision::Keep, false),
-            },
-        )
+    pub(crate) fn remove(&self, key: &[u8], slot: Slot, guard: &Guard<'_>) -> bool {
+        let removed = self.change(key, guard, |now| match now == Some(slot) {
+            true => (Decision::Remove, true),
+            false => (Decision::Keep, false),
+        });
+        removed == Some(true)
     }
 
     /// Forgets those of `entries`, which are in the order of their keys, whose slot is the one that comes with the key; `forgotten[i]` says whether the `i`-th was one of them. Tombstones
@@ -166,8 +162,9 @@ impl Levels {
     /// # Errors
     /// `IndexFull`.
     pub(crate) fn build(&self, built: LevelsBuilder) -> Result<(), IndexFull> {
-        let rows = built.rows.finish()?;
-        self.young.replace_with((rows, built.hiding), built.tombstones.finish()?);
+        let tombstones = built.tombstones.finish()?;
+        let rows = if tombstones.len() > 0 { built.rows.finish_with_leaf() } else { built.rows.finish() };
+        self.young.replace_with((rows?, built.hiding), tombstones);
         Ok(())
     }
 }
@@ -399,20 +396,19 @@ mod tests {
         let (row, other, tombstone) = (*slots.0, *slots.1, *slots.2);
         levels.build(builder).unwrap();
         let guard = epoch.pin();
-        let replace =
-            |key: &[u8], from, to| levels.replace(key, &guard, |now| (now == from).then_some(to)).unwrap();
+        let replace = |key: &[u8], from, to| levels.replace(key, &guard, |now| (now == from).then_some(to));
         assert_eq!(replace(b"row", other, tombstone), None);
         assert_eq!(replace(b"none", row, other), None);
         assert_eq!(levels.locate(b"none", &guard), None, "nothing is made of nothing");
         assert_eq!(replace(b"row", row, other), Some(other));
         assert_eq!(levels.locate(b"row", &guard), Some(other));
-        assert!(!levels.remove(b"row", row, &guard).unwrap());
+        assert!(!levels.remove(b"row", row, &guard));
         let one_less = *slots.2.with_older_versions(7);
         assert_eq!(replace(b"apart", tombstone, one_less), Some(one_less));
         assert_eq!(levels.locate(b"apart", &guard), None, "it is no row, and kept apart");
         assert_eq!(levels.locate_version(b"apart", &guard), Some(one_less));
-        assert!(!levels.remove(b"apart", tombstone, &guard).unwrap());
-        assert!(levels.remove(b"apart", one_less, &guard).unwrap());
+        assert!(!levels.remove(b"apart", tombstone, &guard));
+        assert!(levels.remove(b"apart", one_less, &guard));
         assert_eq!(levels.locate_version(b"apart", &guard), None);
         assert_eq!((levels.rows(), levels.tombstones_apart()), (1, 0));
     }

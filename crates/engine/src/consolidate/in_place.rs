@@ -32,7 +32,6 @@ use crate::db::shared_table::TableShared;
 use crate::db::torn_blocks::field_patches;
 use crate::epoch::Epoch;
 use crate::index::{LogSlot, Tag};
-use crate::levels::index_full;
 use crate::log::Log;
 use crate::log::format::{FLAG_FIELD_EXPIRY, Record};
 
@@ -172,9 +171,8 @@ impl InPlaceMerge<'_> {
         let guard = self.epoch.pin();
         // Clearing the table locks all appenders before it drops the index.
         let appender = self.log.gc_appender();
-        let stands = table.levels.replace(key, &guard, |now| (now == *slot).then_some(*merged));
+        let stands = table.levels.replace(key, &guard, |now| (now == *slot).then_some(*merged)).is_some();
         drop(appender);
-        let stands = stands.map_err(index_full)?.is_some();
         if stands {
             chain.deltas()?.for_each(|r| self.log.add_obsolete(r.offset(), r.record_bytes() as u64));
             self.log.chain_ended(row.offset());

@@ -17,7 +17,7 @@ use hedgerow_row::schema::table::TableSchema;
 
 use super::engine::{Engine, TableShared};
 use crate::epoch::Guard;
-use crate::index::{Decision, IndexFull, IndexReservation, LeafPosition, LogSlot, Slot, Tag};
+use crate::index::{Decision, IndexFull, LeafPosition, LogSlot, NewKey, Slot, Tag};
 use crate::log::format::{
     FLAG_BASE_BELOW, FLAG_FIELD_EXPIRY, FLAG_MERGEABLE, RecordKind, RecordRef, RecordSpec,
 };
@@ -152,18 +152,24 @@ pub(crate) struct Seal {
 }
 
 /// The entry of the index that a record is published in.
+#[derive(Clone, Copy)]
 pub(crate) struct IndexEntry<'g> {
     pub(crate) table: &'g TableShared,
     pub(crate) key: &'g [u8],
     /// Where in the index the key was found, under the same guard.
     pub(crate) at: Option<LeafPosition<'g>>,
-    /// Memory of the index to take for it, if it is a row's.
-    pub(crate) reserved: Option<&'g IndexReservation<'g>>,
+    /// What it takes if it is not there.
+    pub(crate) new_key: NewKey<'g>,
 }
 
 impl<'g> IndexEntry<'g> {
     pub(crate) fn new(table: &'g TableShared, key: &'g [u8]) -> IndexEntry<'g> {
-        IndexEntry { table, key, at: None, reserved: None }
+        IndexEntry { table, key, at: None, new_key: NewKey::Allocated }
+    }
+
+    /// One that is there, or nothing is done: it takes no memory of the index.
+    pub(crate) fn of_known(table: &'g TableShared, key: &'g [u8]) -> IndexEntry<'g> {
+        IndexEntry { new_key: NewKey::NotStored, ..IndexEntry::new(table, key) }
     }
 }
 
@@ -208,10 +214,10 @@ impl Engine {
         guard: &'g Guard<'_>,
         decide: impl FnOnce(Option<LogSlot>) -> (Decision, R),
     ) -> Result<R, IndexFull> {
-        let IndexEntry { table, key, at, reserved } = entry;
+        let IndexEntry { table, key, at, new_key } = entry;
         let mut replaced = None;
         let apart = || self.snapshots.are_none();
-        let result = table.levels.publish((key, at), reserved, guard, apart, |now| {
+        let result = table.levels.publish((key, at), new_key, guard, apart, |now| {
             let (decision, result) = decide(now.map(|slot| self.cache.log_slot(slot, guard)));
             if let Some(place) = now.and_then(Slot::in_cache)
                 && decision != Decision::Keep

@@ -25,7 +25,9 @@ use super::prefetch::prefetch_row;
 use super::read::{Bodies, GROUP, ReadView, RowRef, folded};
 use super::write::{SpaceWaits, UNSEEN_BYTES, UNSEEN_ROW_BYTES_MAX, check_key};
 use crate::epoch::Guard;
-use crate::index::{Decision, IndexFull, IndexReservation, LeafPosition, Located, LogSlot, Slot, Tag};
+use crate::index::{
+    Decision, IndexFull, IndexReservation, LeafPosition, Located, LogSlot, NewKey, Slot, Tag,
+};
 use crate::levels::index_full;
 use crate::log::format::{FLAG_BATCHED, RecordKind, RecordRef, RecordSpec};
 use crate::log::segment::SegmentKind;
@@ -645,7 +647,7 @@ impl Engine {
         guard: &Guard<'_>,
     ) -> std::result::Result<Option<LogSlot>, IndexFull> {
         let Part { table, at, .. } = *part;
-        let entry = IndexEntry { table, key: part.spec.key, at, reserved: Some(reserved) };
+        let entry = IndexEntry { table, key: part.spec.key, at, new_key: NewKey::Reserved(reserved) };
         let offset = record.offset();
         let hides = part.draft.kind == RecordKind::Tombstone && self.may_be_below(table, part.spec.key);
         let slot = |old| {

@@ -360,7 +360,7 @@ impl CacheWorker<'_> {
         self.cache.fill(place, state.tick, log_slot, spec, chain.newest().version(), body);
         // The entry was written before the slot that leads to it is stored, with release.
         let replaced = table.levels.replace(spec.key, guard, |now| (now == *log_slot).then_some(cached));
-        let stands = matches!(replaced, Ok(Some(_)));
+        let stands = replaced.is_some();
         if !stands {
             state.pages.leave(place);
             state.pages.free(place);
@@ -471,7 +471,7 @@ impl CacheWorker<'_> {
         let replaced = table.levels.replace(record.key(), &guard, |now| {
             (now.in_cache() == Some(place)).then(|| self.cache.log_slot(now, &guard).into())
         });
-        let evicted = matches!(replaced, Ok(Some(_)));
+        let evicted = replaced.is_some();
         if evicted {
             state.policy.evicted(record.table(), hash(record.table(), record.key()));
             state.pages.leave(place);
@@ -523,7 +523,7 @@ impl CacheWorker<'_> {
         let guard = self.epoch.pin();
         let is_it = |now: &Slot| now.in_cache() == Some(from);
         let replace = |now: Slot| Some(now).filter(is_it).and_then(|now| now.moved_in_cache(to));
-        let moved = elsewhere && matches!(table.levels.replace(record.key(), &guard, replace), Ok(Some(_)));
+        let moved = elsewhere && table.levels.replace(record.key(), &guard, replace).is_some();
         if moved {
             state.pages.leave(from);
         } else {

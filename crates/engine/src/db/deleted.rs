@@ -5,7 +5,7 @@
 
 use super::pins::Snapshots;
 use crate::epoch::Epoch;
-use crate::index::{Decision, ScanBatch, Slot, Tag};
+use crate::index::{Decision, NewKey, ScanBatch, Slot, Tag};
 use crate::levels::{Cursor, Levels};
 use crate::log::Log;
 use crate::scheduler::Scheduler;
@@ -53,7 +53,7 @@ impl TombstoneWalk<'_> {
         };
         // Stored anew, it goes apart. Where there is no memory for it, it stays; the next walk comes by again.
         let apart = || self.snapshots.are_none();
-        let _ = levels.publish((key, None), None, &guard, apart, same);
+        let _ = levels.publish((key, None), NewKey::NotStored, &guard, apart, same);
     }
 }
 

@@ -173,7 +173,7 @@ impl Engine {
         }
         let guard = self.log.pin();
         self.will_drop(extent, table.id.load(Ordering::Acquire), key);
-        let dropped = self.publish(IndexEntry::new(table, key), &guard, |now| match now == Some(slot) {
+        let dropped = self.publish(IndexEntry::of_known(table, key), &guard, |now| match now == Some(slot) {
             true => (Decision::Remove, true),
             false => (Decision::Keep, false),
         });

@@ -142,13 +142,12 @@ impl Engine {
     #[inline]
     fn try_write(
         &self,
-        table: &TableShared,
-        key: &[u8],
+        entry: IndexEntry<'_>,
         draft: &Draft,
         fill: impl Fn(&mut [u8]),
         accept: impl Fn(Option<LogSlot>) -> bool,
     ) -> Result<WriteOutcome<Option<LogSlot>>> {
-        Ok(match self.try_publish(table, key, draft, fill, accept)? {
+        Ok(match self.try_publish(entry, draft, fill, accept)? {
             WriteOutcome::Published(write) => {
                 self.finish(write)?;
                 WriteOutcome::Published(write.replaced)
@@ -172,12 +171,12 @@ impl Engine {
     #[inline(always)]
     fn try_publish(
         &self,
-        table: &TableShared,
-        key: &[u8],
+        entry: IndexEntry<'_>,
         draft: &Draft,
         fill: impl Fn(&mut [u8]),
         accept: impl Fn(Option<LogSlot>) -> bool,
     ) -> Result<WriteOutcome> {
+        let IndexEntry { table, key, .. } = entry;
         let mut appender = self.log.appender();
         let spec = draft.spec(table.id_for_write()?, key);
         // While the appender is locked the table is neither cleared nor loaded.
@@ -191,7 +190,7 @@ impl Engine {
         let record = reservation.encode(&spec, fill);
         let offset = record.offset();
         let guard = self.log.pin();
-        let published = self.publish_record(IndexEntry::new(table, key), record, &guard, |old| {
+        let published = self.publish_record(entry, record, &guard, |old| {
             accept(old).then(|| {
                 let sequence = self.log.take_sequence();
                 let slot = draft.slot(offset, bytes, old);
@@ -384,18 +383,17 @@ impl Engine {
     /// Writes one record, waiting for space.
     fn write(
         &self,
-        table: &TableShared,
-        key: &[u8],
+        entry: IndexEntry<'_>,
         draft: &Draft,
         fill: impl Fn(&mut [u8]),
         accept: impl Fn(Option<LogSlot>) -> bool,
     ) -> Result<Option<Option<LogSlot>>> {
         let mut waits = SpaceWaits::default();
         if draft.kind != RecordKind::Delta && may_lack() {
-            self.check_replaced_at_hand(table, key)?;
+            self.check_replaced_at_hand(entry.table, entry.key)?;
         }
         loop {
-            match self.try_write(table, key, draft, &fill, &accept)? {
+            match self.try_write(entry, draft, &fill, &accept)? {
                 WriteOutcome::Published(old) => return Ok(Some(old)),
                 WriteOutcome::Refused => return Ok(None),
                 WriteOutcome::NoSpace(bytes, no_space) => self.wait_for_space(bytes, no_space, &mut waits)?,
@@ -428,7 +426,7 @@ impl Engine {
         self.planned(table, |schema| {
             let plan = RowPlan::new(schema, fields)?;
             let draft = self.row_draft(schema, expires_at_ms, plan.body_bytes(), false);
-            self.write(table, key, &draft, |body| plan.encode(body), |_| true)?;
+            self.write(IndexEntry::new(table, key), &draft, |body| plan.encode(body), |_| true)?;
             Ok(())
         })
     }
@@ -448,7 +446,8 @@ impl Engine {
             let plan = DeltaPlan::new(schema, fields, FieldExpiries::All(None))?;
             let plain = |old: LogSlot| self.takes_delta_unseen(*old, plan.body_bytes());
             let draft = delta_draft(schema, None, plan.body_bytes());
-            Ok(self.write(table, key, &draft, |body| plan.encode(body), |old| old.is_some_and(plain))?)
+            let entry = IndexEntry::of_known(table, key);
+            Ok(self.write(entry, &draft, |body| plan.encode(body), |old| old.is_some_and(plain))?)
         })?;
         if let Some(replaced) = short {
             if replaced.is_some_and(|old| old.depth() + 1 == chain_max) {
@@ -477,7 +476,8 @@ impl Engine {
         match slot {
             Some(slot) if slot.expires() => self.delete_seen(table, key),
             slot if is_row(slot) => {
-                let deleted = self.write(table, key, &Draft::tombstone(), |_| (), is_row)?.is_some();
+                let entry = IndexEntry::of_known(table, key);
+                let deleted = self.write(entry, &Draft::tombstone(), |_| (), is_row)?.is_some();
                 // What took its place may be below.
                 if deleted || !table.below() { Ok(deleted) } else { self.delete_seen(table, key) }
             }
@@ -498,7 +498,8 @@ impl Engine {
         // The guard goes at once: a write that waits for space must hold none.
         let slot = table.levels.locate(key, &self.epoch.pin());
         if is_there(slot) {
-            self.write(table, key, &Draft::tombstone(), |_| (), |old| is_there(old.map(Slot::from)))?;
+            let entry = IndexEntry::new(table, key);
+            self.write(entry, &Draft::tombstone(), |_| (), |old| is_there(old.map(Slot::from)))?;
         }
         Ok(())
     }
@@ -549,7 +550,7 @@ impl Engine {
                     && table.id.load(Ordering::Acquire) == id
                     && self.runs.generation() == generation
             };
-            Ok(self.write(table, key, &draft, |body| plan.encode(body), holds)?.is_some())
+            Ok(self.write(IndexEntry::new(table, key), &draft, |body| plan.encode(body), holds)?.is_some())
         })
     }
 }
@@ -566,6 +567,17 @@ pub(super) struct At<'r, 's> {
     pub(super) row: Option<&'r RowRef<'s>>,
     /// Of the runs that were looked into, if some may have the row.
     generation: Option<u64>,
+}
+
+impl<'r> At<'r, '_> {
+    /// What a write of the row is published as, if that is still as it was found.
+    fn entry(&self) -> IndexEntry<'r> {
+        if is_row(self.slot) {
+            IndexEntry::of_known(self.table, self.key)
+        } else {
+            IndexEntry::new(self.table, self.key)
+        }
+    }
 }
 
 /// A change to a row that was looked at.
@@ -654,13 +666,13 @@ impl Engine {
         edit: Edit<'_, F>,
     ) -> Result<WriteOutcome, PlanError> {
         let same = |now: Option<LogSlot>| self.is_same(at, now);
-        let (table, key, schema) = (at.table, at.key, at.schema);
+        let (entry, schema) = (at.entry(), at.schema);
         match (edit, at.row) {
-            (Edit::Delete, _) => Ok(self.try_publish(table, key, &Draft::tombstone(), |_| (), same)?),
+            (Edit::Delete, _) => Ok(self.try_publish(entry, &Draft::tombstone(), |_| (), same)?),
             (Edit::Put(fields, expires_at_ms), _) => {
                 let plan = RowPlan::new(schema, fields)?;
                 let draft = self.row_draft(schema, expires_at_ms, plan.body_bytes(), false);
-                Ok(self.try_publish(table, key, &draft, |body| plan.encode(body), same)?)
+                Ok(self.try_publish(entry, &draft, |body| plan.encode(body), same)?)
             }
             (Edit::Update(fields, expires_at_ms), row) => {
                 let plan = DeltaPlan::new(schema, fields, FieldExpiries::All(expires_at_ms))?;
@@ -726,7 +738,7 @@ impl Engine {
         let (schema, same) = (at.schema, |now: Option<LogSlot>| self.is_same(at, now));
         if self.takes_delta(at.slot, row, expiry, bytes)? {
             let draft = delta_draft(schema, delta_expiry(expiry), bytes);
-            return Ok(self.try_publish(at.table, at.key, &draft, fill, same)?);
+            return Ok(self.try_publish(at.entry(), &draft, fill, same)?);
         }
         let mut newest = SmallVec::<[u8; 512]>::from_elem(0, bytes);
         fill(&mut newest);
@@ -736,14 +748,14 @@ impl Engine {
             let fold = folded(schema, row.chain(), Some(&newest), self.clock.now_ms())?;
             if fold.body_bytes() <= UNSEEN_BYTES {
                 let draft = blind_draft(schema, fold.body_bytes());
-                return Ok(self.try_publish(at.table, at.key, &draft, |body| fold.encode(body), same)?);
+                return Ok(self.try_publish(at.entry(), &draft, |body| fold.encode(body), same)?);
             }
         }
         let bodies = Bodies::new(schema, row.map(RowRef::chain), Some(&newest))?;
         let changed = bodies.merge(schema, self.clock.now_ms())?;
         let old = row.map(|row| OldRow { expires_at_ms: row.expires_at_ms() });
         let draft = self.changed_row_draft(schema, &changed, old, expiry)?;
-        Ok(self.try_publish(at.table, at.key, &draft, |body| changed.encode(body), same)?)
+        Ok(self.try_publish(at.entry(), &draft, |body| changed.encode(body), same)?)
     }
 
     /// Runs `plan` under the table's schema, learning names that an open table does not know yet.

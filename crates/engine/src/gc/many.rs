@@ -15,7 +15,6 @@ use std::collections::BTreeMap;
 use crate::db::deleted::is_droppable_tombstone;
 use crate::db::engine::Engine;
 use crate::index::{LogSlot, Slot};
-use crate::levels::index_full;
 use crate::log::format::Record;
 use crate::scheduler::gc_state::{CountedKey, ManyCount};
 use crate::sync::atomic::Ordering;
@@ -163,7 +162,7 @@ impl Engine {
             is_same.then(|| slot.with_older_versions(older).into())
         });
         // None of its records is needed any more, and its own not either: it counts as obsolete from here on.
-        if let Some(slot) = exact.map_err(index_full)?
+        if let Some(slot) = exact
             && is_droppable_tombstone(slot)
             && let Some(slot) = slot.in_log()
         {

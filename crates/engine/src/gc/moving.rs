@@ -536,7 +536,7 @@ impl Engine {
         table.levels.forget_in_order(&entries, guard, gone);
         // What is cached stands there with another slot.
         for (movable, is_gone) in found.iter().zip(gone).filter(|(_, is_gone)| !**is_gone) {
-            let forgotten = self.publish(IndexEntry::new(table, movable.key), guard, |now| {
+            let forgotten = self.publish(IndexEntry::of_known(table, movable.key), guard, |now| {
                 match now == Some(movable.slot) {
                     true => (Decision::Remove, true),
                     false => (Decision::Keep, false),

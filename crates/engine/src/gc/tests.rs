@@ -9,7 +9,7 @@ use crate::db::write::WaitOutcome;
 use crate::index::Slot;
 use crate::log::segment::SEGMENT_HEADER_BYTES;
 use crate::sync::atomic::AtomicBool;
-use crate::{Batch, Db, Expiry, Schema, Table, Type, Value};
+use crate::{Batch, Db, Expiry, Options, Schema, Table, Type, Value};
 
 fn open(sim: &CrashSim) -> Db {
     Db::open_at(FastTier::simulated(sim), options(), Clock::manual(1_000)).unwrap()
@@ -444,4 +444,77 @@ fn nobody_is_told_full_in_the_middle_of_a_cycle() {
     assert!(!engine.is_hopeless(extents, Claim::Write), "one is under way");
     drop(by_hand);
     assert!(engine.is_hopeless(extents, Claim::Write));
+}
+
+/// An index in which no key more has room: tombstones that are kept apart lose count of what was freed all the same, and go.
+#[test]
+fn tombstones_go_where_the_index_has_no_room() {
+    let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
+    let options = Options { index_bytes_max: 256 << 10, segment_bytes: 256 << 10, ..options() };
+    let db = Db::open_at(FastTier::simulated(&sim), options, Clock::manual(1_000)).unwrap();
+    let flat = db.create_table("flat", Schema::flat()).unwrap();
+    let key = |n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
+    let value = [("value", Value::Bytes(&[7; 1_000]))];
+    let rows = 2_000;
+    (0..rows).for_each(|n| flat.put(&key(n), &value).unwrap());
+    (0..rows).step_by(2).for_each(|n| assert!(flat.delete(&key(n)).unwrap()));
+    let apart = flat.shared().levels.tombstones_apart();
+    assert!(apart > 900, "{apart}");
+    // Until hardly a leaf has room.
+    let mut refused = 0;
+    for n in rows.. {
+        refused = if flat.put(&key(n), &value).is_ok() { 0 } else { refused + 1 };
+        if refused == 2_000 {
+            break;
+        }
+    }
+    while db.collect().unwrap() > 0 {}
+    db.check_counts().unwrap();
+    // Others lie in segments that are full of rows.
+    let left = flat.shared().levels.tombstones_apart();
+    assert!(left * 8 < apart, "{left} of {apart}");
+}
+
+/// The same of a table of which nothing is left but tombstones, whose rows have no leaf: before it is opened anew and after.
+#[test]
+fn tombstones_of_an_emptied_table_go_where_the_index_has_no_room() {
+    for opened_again in [false, true] {
+        let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
+        let options = || Options { index_bytes_max: 256 << 10, segment_bytes: 256 << 10, ..options() };
+        let mut db = Db::open_at(FastTier::simulated(&sim), options(), Clock::manual(1_000)).unwrap();
+        let value = [("value", Value::Bytes(&[7; 1_000]))];
+        let key = |n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
+        let tables = |db: &Db| ["queue", "flat"].map(|name| db.table(name).unwrap());
+        for name in ["queue", "flat"] {
+            db.create_table(name, Schema::flat()).unwrap();
+        }
+        let [queue, flat] = tables(&db);
+        // Records of both lie in the same segments.
+        for n in 0..500 {
+            queue.put(&key(n), &value).unwrap();
+            flat.put(&key(n), &value).unwrap();
+        }
+        (0..500).for_each(|n| assert!(queue.delete(&key(n)).unwrap()));
+        (0..400).for_each(|n| assert!(flat.delete(&key(n)).unwrap()));
+        if opened_again {
+            drop((queue, flat, db));
+            db = Db::open_at(FastTier::simulated(&sim), options(), Clock::manual(1_000)).unwrap();
+        }
+        let [queue, flat] = tables(&db);
+        assert_eq!(queue.shared().levels.tombstones_apart(), 500);
+        let mut refused = 0;
+        for n in 500.. {
+            refused = if flat.put(&key(n), &value).is_ok() { 0 } else { refused + 1 };
+            if refused == 2_000 {
+                break;
+            }
+        }
+        while db.collect().unwrap() > 0 {}
+        db.check_counts().unwrap();
+        assert!(!queue.engine().gc.counts_lost.load(Ordering::Relaxed));
+        let guard = queue.engine().epoch.pin();
+        let older = |n| Some(queue.shared().levels.locate_version(&key(n), &guard)?.older_versions());
+        let counted = (0..500).filter(|n| older(*n).is_some_and(|older| older > 0)).count();
+        assert!(counted < 100, "{counted} of 500 have a row in the log, opened again: {opened_again}");
+    }
 }

@@ -215,7 +215,25 @@ impl IndexBuilder {
     ///
     /// # Errors
     /// `IndexFull` when the budget is used up.
-    pub(crate) fn finish(mut self) -> Result<Index, IndexFull> {
+    pub(crate) fn finish(self) -> Result<Index, IndexFull> {
+        self.finish_or(NULL)
+    }
+
+    /// [`IndexBuilder::finish`]; of no keys it is a tree with an empty leaf.
+    ///
+    /// # Errors
+    /// As [`IndexBuilder::finish`].
+    pub(crate) fn finish_with_leaf(mut self) -> Result<Index, IndexFull> {
+        if self.keys > 0 {
+            return self.finish();
+        }
+        let leaf = self.allocate()?;
+        edit::pack(self.arena.node(leaf), 0, 0, NULL, 0, None, |_| unreachable!("no entries"));
+        self.finish_or(leaf)
+    }
+
+    /// The tree, with `empty` as its root if there is no key.
+    fn finish_or(mut self, empty: u32) -> Result<Index, IndexFull> {
         self.gather_rest(None)?;
         let mut level = 0;
         while self.below.ids.len() > 1 {
@@ -226,7 +244,7 @@ impl IndexBuilder {
             self.below = std::mem::take(&mut self.above);
             self.adopted = 0;
         }
-        let root = self.below.ids.pop().unwrap_or(NULL);
+        let root = self.below.ids.pop().filter(|root| *root != NULL).unwrap_or(empty);
         let tree = Tree::new(root, self.nodes, self.keys, self.longest, self.separator_max, self.blob_bytes);
         Ok(Index::with_tree(self.arena.clone(), self.epoch.clone(), tree))
     }

@@ -26,7 +26,7 @@
 //! end, the longer one continues with zeros, so the shorter is its prefix and comes first, as it should.
 //!
 //! **The lock.** `STRUCT` excludes everybody; readers wait for it. `SLOT` excludes writers only: its holder may replace
-//! slots of existing entries, each by one 8-byte store, and nothing else. Releasing `STRUCT` steps the counter,
+//! slots of existing entries, each by one 8-byte store, and nothing else (above the leaves, where there are none, it keeps children from coming, going and being split). Releasing `STRUCT` steps the counter,
 //! releasing `SLOT` does not, and readers ignore the `SLOT` bit: so a reader's check fails exactly if entries may have
 //! moved under it.
 //!

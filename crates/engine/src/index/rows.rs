@@ -9,13 +9,13 @@
 //! head begins.
 //!
 //! **Order.** The tree of the rows decides: whoever changes a key holds the lock of its leaf there, whether the key is in
-//! it or not, and takes that of a leaf of tombstones inside it. A tombstone is put apart before its key leaves the rows,
+//! it or not (where there is no leaf and none is to be made, that of the node above), and takes that of a leaf of tombstones inside it. So where anything is kept apart that tree has a node. A tombstone is put apart before its key leaves the rows,
 //! and taken away before the key is back among them: whoever looks without the lock finds each row that was not deleted.
 
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Decision, Index, IndexFull, IndexReservation, LeafPosition, Located, NodeArena, Slot, Tag};
+use super::{Decision, Index, IndexFull, LeafPosition, Located, NewKey, NodeArena, Slot, Tag};
 use crate::epoch::{Epoch, Guard};
 
 /// One table's index: its rows, and apart from them the keys that were deleted.
@@ -94,13 +94,11 @@ impl RowIndex {
         }
     }
 
-    /// [`Index::upsert`] of a key in whichever tree it is. A tombstone that is stored over a row goes apart if `apart` says so,
-    /// which is asked after `decide`; else, and where there is no memory for it, it takes the row's place.
-    ///
-    /// The caller keeps [`RowIndex::clear`] out if it stores what may change trees.
+    /// [`RowIndex::upsert_at`] of a key of which nothing is known.
     ///
     /// # Errors
     /// As [`Index::upsert`].
+    #[cfg(test)]
     #[inline]
     pub(crate) fn upsert<R>(
         &self,
@@ -109,24 +107,27 @@ impl RowIndex {
         apart: impl FnOnce() -> bool,
         decide: impl FnOnce(Option<Slot>) -> (Decision, R),
     ) -> Result<R, IndexFull> {
-        self.upsert_at((key, None), None, guard, apart, decide)
+        self.upsert_at((key, None), NewKey::Allocated, guard, apart, decide)
     }
 
-    /// [`RowIndex::upsert`] of a key that [`RowIndex::multi_locate`] looked up, as [`Index::upsert_at`]. What is `reserved` is for the
-    /// rows alone: a tombstone for which there is no other memory stays among them.
+    /// [`Index::upsert_at`] of a key in whichever tree it is. A tombstone that is stored over a row goes apart if `apart` says so,
+    /// which is asked after `decide`; else, and where there is no memory for it, it takes the row's place. What is reserved is for the
+    /// rows alone: a tombstone for which there is no other memory stays among them. A key that is not stored if it is not there may be a tombstone that is kept apart: it is changed there.
+    ///
+    /// The caller keeps [`RowIndex::clear`] out if it stores what may change trees.
     ///
     /// # Errors
-    /// As [`Index::upsert`].
+    /// As [`Index::upsert_at`].
     #[inline]
     pub(crate) fn upsert_at<'g, R>(
         &'g self,
         (key, at): (&[u8], Option<LeafPosition<'g>>),
-        reserved: Option<&'g IndexReservation<'g>>,
+        new_key: NewKey<'g>,
         guard: &'g Guard<'_>,
         apart: impl FnOnce() -> bool,
         decide: impl FnOnce(Option<Slot>) -> (Decision, R),
     ) -> Result<R, IndexFull> {
-        self.rows.upsert_at(key, at, reserved, guard, |now| {
+        self.rows.upsert_at(key, at, new_key, guard, |now| {
             let buried = if now.is_none() { self.tombstones.get(key, guard) } else { None };
             let (decision, result) = decide(now.or(buried));
             let decision = match (decision, buried) {

@@ -9,7 +9,7 @@ use std::ops::Bound;
 use ::shuttle::{check_pct, check_random, thread};
 
 use super::*;
-use crate::sync::atomic::AtomicBool;
+use crate::sync::atomic::{AtomicBool, AtomicU64};
 
 const ROUNDS: usize = 3000;
 
@@ -100,7 +100,8 @@ fn what_was_located_is_written_where_it_is_while_its_leaf_splits() {
         let mut located = [Located::default(); 2];
         index.multi_locate(&[&there, &new], &guard, &mut located);
         for (key, found) in [there, new].iter().zip(located) {
-            let old = index.upsert_at(key, found.at, None, &guard, |old| (Decision::Store(slot(50)), old));
+            let old = index
+                .upsert_at(key, found.at, NewKey::Allocated, &guard, |old| (Decision::Store(slot(50)), old));
             assert_eq!(old.expect("room"), found.slot, "nobody else writes it");
         }
         drop(guard);
@@ -385,6 +386,9 @@ fn a_key_that_goes_apart_and_comes_back_is_never_lost() {
             if let Some(slot) = index.find(&key(1), &guard) {
                 assert!([1, 100, 101, 102, 200, 201, 202].contains(&(slot.log_offset() / 8)));
             }
+            let surely = |old| (Decision::Keep, old);
+            let found = index.upsert_at((&key(1), None), NewKey::NotStored, &guard, || false, surely);
+            assert!(found.expect("a tree with a leaf").is_some(), "not found under its lock");
         }
         let olds: Vec<_> = writers.into_iter().flat_map(|writer| writer.join().unwrap()).collect();
         assert!(
@@ -397,5 +401,97 @@ fn a_key_that_goes_apart_and_comes_back_is_never_lost() {
         places.sort_unstable();
         assert_eq!(places, [1, 100, 101, 102, 200, 201, 202], "each was replaced once");
         assert_eq!((last.tag(), index.len(), index.mixed()), (Tag::Tombstone, 0, 0));
+    });
+}
+
+/// Keys to which no leaf is left, of a tree of which the middle went.
+fn gap(index: &Index) -> Vec<u64> {
+    let guard = index.epoch.pin();
+    let gap: Vec<u64> = (0..16).filter(|n| matches!(index.view(&guard).leaf(&key(*n)), Ok(None))).collect();
+    assert!(gap.len() > 1, "every key has a leaf");
+    gap
+}
+
+/// Who decides on a key that is not to be stored keeps out who stores it, whether its leaf is there, is planted meanwhile, or goes.
+#[test]
+fn a_key_that_is_not_stored_stays_away_while_it_is_decided() {
+    explore(|| {
+        let index = fresh();
+        (0..14).for_each(|n| put(&index, &key(n), slot(n)));
+        (2..12).for_each(|n| remove(&index, &key(n)));
+        let gap = gap(&index);
+        let (first, last) = (gap[0], gap[gap.len() - 1]);
+        let decided = Arc::new(AtomicU64::new(0));
+        let (storing, seen) = (index.clone(), decided.clone());
+        let writer = thread::spawn(move || {
+            for n in [first, last] {
+                let store = |_| {
+                    assert_ne!(
+                        seen.load(Ordering::SeqCst),
+                        n,
+                        "stored while another decides that it is not there"
+                    );
+                    (Decision::Store(slot(n)), ())
+                };
+                storing.upsert(&key(n), &storing.epoch.pin(), store).expect("room");
+            }
+        });
+        let taking = index.clone();
+        let remover = thread::spawn(move || (0..2).for_each(|n| remove(&taking, &key(n))));
+        for n in [first, last, first] {
+            let guard = index.epoch.pin();
+            let now = index.upsert_at(&key(n), None, NewKey::NotStored, &guard, |now| {
+                decided.store(if now.is_none() { n } else { 0 }, Ordering::SeqCst);
+                thread::yield_now();
+                decided.store(0, Ordering::SeqCst);
+                (Decision::Keep, now)
+            });
+            let now = now.expect("a tree with leaves");
+            assert!(now.is_none() || now == Some(slot(n)));
+        }
+        writer.join().unwrap();
+        remover.join().unwrap();
+        let guard = index.epoch.pin();
+        for n in [first, last] {
+            assert_eq!(index.get(&key(n), &guard), Some(slot(n)));
+        }
+        assert_eq!(index.len(), 4);
+    });
+}
+
+/// What is kept apart where the rows have no leaf is counted by one, and written by another, who plants one: neither is lost.
+#[test]
+fn a_tombstone_in_a_gap_is_counted_while_its_key_is_written() {
+    explore(|| {
+        let (arena, epoch) = (Arc::new(NodeArena::new(1 << 20).expect("an arena")), Arc::new(Epoch::new()));
+        let index = Arc::new(RowIndex::new(&arena, &epoch));
+        let store = |n, slot: LogSlot| {
+            let stored =
+                index.upsert(&key(n), &epoch.pin(), || true, |_| (Decision::Store(Slot::from(slot)), ()));
+            stored.expect("room");
+        };
+        (0..14).for_each(|n| store(n, LogSlot::new(Tag::Row, n * 8, 32)));
+        let tombstone = |n: u64| LogSlot::new(Tag::Tombstone, n * 8 + 800, 32).add_older_versions(2);
+        (2..12).for_each(|n| store(n, tombstone(n)));
+        let n = gap(index.rows())[0];
+        let (writing, writers) = (index.clone(), epoch.clone());
+        let writer = thread::spawn(move || {
+            let over = |old: Option<Slot>| {
+                let older = old.expect("a tombstone").older_versions();
+                let row = LogSlot::new(Tag::Row, 8, 32).add_older_versions(older + 1);
+                (Decision::Store(Slot::from(row)), ())
+            };
+            writing.upsert(&key(n), &writers.pin(), || true, over).expect("room");
+        });
+        let fewer = |now: Option<Slot>| {
+            let fewer = now.expect("a version").subtract_older_versions(1);
+            (Decision::Store(fewer), ())
+        };
+        let guard = epoch.pin();
+        index.upsert_at((&key(n), None), NewKey::NotStored, &guard, || false, fewer).expect("it is there");
+        writer.join().unwrap();
+        let row = index.find(&key(n), &guard).expect("it was written");
+        assert_eq!((row.tag(), row.older_versions()), (Tag::Row, 2));
+        assert_eq!((index.len(), index.tombstones().len()), (5, 9));
     });
 }

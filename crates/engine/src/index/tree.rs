@@ -7,7 +7,7 @@
 //! of ancestors, and the outermost are infinite. A node's range changes only when the node itself is split. So that
 //! this holds under deletes too, an empty node is unlinked by leaving `NULL` in its parent for its range (neighbouring
 //! `NULL`s merge); nobody's fences, and so nobody's prefix, widen. A key that comes to a `NULL` gets a new leaf
-//! planted there, under single-child nodes if need be, so that all leaves are on level 0.
+//! planted there, under single-child nodes if need be, so that all leaves are on level 0. A root without children becomes a leaf itself: only a tree that never had a key has no node.
 //!
 //! **Locks** are taken from parent to child, each by a version read before the parent's was checked: if it can be
 //! taken, the child is still the parent's child, with the fences found on the way. The root's range is all keys, and
@@ -21,7 +21,7 @@ use super::arena::{IndexFull, IndexReservation, NODE_BYTES, NULL, NodeArena};
 use super::blob;
 use super::edit::{self, Entry, Items, Room};
 use super::longest::LongestKeys;
-use super::node::{Node, NodeLock, Retry, SUFFIX_MAX, spills};
+use super::node::{Node, NodeLock, Retry, SUFFIX_MAX, SlotLock, spills};
 use super::stored_key;
 use crate::epoch::{Epoch, Garbage};
 use crate::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
@@ -416,6 +416,16 @@ impl<'g> TreeView<'g> {
         Ok(raw)
     }
 
+    /// Locks the node above the `NULL` in which the path of `key` ends: nobody plants a leaf there meanwhile. `None` of an empty tree.
+    pub(super) fn hold_absent(&self, key: &[u8]) -> Result<Option<SlotLock<'g>>, Retry> {
+        let Some(place) = self.place(key, 0)? else { return Ok(None) };
+        match (place.node, place.parent) {
+            (None, Some((parent, version, _))) => Ok(Some(parent.lock_slots(version)?)),
+            // A leaf was planted since.
+            _ => Err(Retry),
+        }
+    }
+
     /// Plants an empty leaf where the path of `key` ends in `NULL`.
     #[cold]
     pub(super) fn plant(&self, key: &[u8]) -> Result<(), IndexFull> {
@@ -602,15 +612,15 @@ impl<'g> TreeView<'g> {
             return Ok(false);
         }
         let Some((parent, parent_version, at)) = place.parent else {
-            // An empty root leaf may stay; an empty inner root gives way to the empty tree.
+            // An empty root leaf may stay, and an empty inner root becomes one: a tree that had a key has something that can be locked, however full the index is.
             if level > 0 {
                 let lock = node.lock(version)?;
                 if self.tree.root.load(Ordering::Acquire) != place.id {
                     lock.unchanged();
                     return Err(Retry);
                 }
-                self.tree.root.store(NULL, Ordering::Release);
-                self.retire(place.id, lock);
+                edit::pack(node, 0, 0, NULL, 0, None, |_| unreachable!("no entries"));
+                drop(lock);
             }
             return Ok(false);
         };

@@ -223,7 +223,7 @@ fn an_older_version_count_is_that_of_the_cached_slot() {
     let (engine, guard) = (table.engine(), table.engine().log.pin());
     let levels = &table.shared().levels;
     assert_eq!(engine.cache.log_slot(levels.locate(b"k", &guard).unwrap(), &guard).older_versions(), 2);
-    let fewer = levels.replace(b"k", &guard, |now| Some(now.subtract_older_versions(1))).unwrap();
+    let fewer = levels.replace(b"k", &guard, |now| Some(now.subtract_older_versions(1)));
     let cached = levels.locate(b"k", &guard).unwrap();
     assert_eq!(fewer, Some(cached));
     assert!(cached.is_cached());
@@ -232,7 +232,7 @@ fn an_older_version_count_is_that_of_the_cached_slot() {
     assert!(engine.cache_worker().evict(&mut state, table.shared(), cached.in_cache().unwrap()));
     assert_eq!(levels.locate(b"k", &guard).unwrap().older_versions(), 1);
     // Both are in the log still, as the store is to say when it is closed.
-    levels.replace(b"k", &guard, |now| Some(now.in_log()?.add_older_versions(1).into())).unwrap();
+    levels.replace(b"k", &guard, |now| Some(now.in_log()?.add_older_versions(1).into()));
 }
 
 /// The worker comes late to an entry that was replaced, while the row is cached anew somewhere else.

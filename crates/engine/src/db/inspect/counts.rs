@@ -261,7 +261,7 @@ mod tests {
 
     use super::*;
     use crate::db::fixture::options;
-    use crate::index::Decision;
+    use crate::index::{Decision, NewKey};
     use crate::{Schema, Table, Type, Value, row};
 
     /// Two rows, one of them under a delta, and a segment that is sealed with something obsolete in it.
@@ -295,7 +295,13 @@ mod tests {
         let old = levels.locate(b"a", &epoch.pin()).unwrap();
         let store = |slot| {
             levels
-                .publish((b"a", None), None, &epoch.pin(), || false, |_| (Decision::Store(slot), ()))
+                .publish(
+                    (b"a", None),
+                    NewKey::Allocated,
+                    &epoch.pin(),
+                    || false,
+                    |_| (Decision::Store(slot), ()),
+                )
                 .unwrap()
         };
         store(other(old.in_log().unwrap()).into());
