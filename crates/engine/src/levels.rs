@@ -55,6 +55,11 @@ impl Levels {
         self.young.find(key, guard)
     }
 
+    /// [`Levels::locate_version`], with all writers of the key kept out if it finds none: `None` of a key that was never written, or has been forgotten.
+    pub(crate) fn locate_version_surely(&self, key: &[u8], guard: &Guard<'_>) -> Option<Slot> {
+        self.locate_version(key, guard).or_else(|| self.change(key, guard, |now| (Decision::Keep, now))?)
+    }
+
     /// [`Levels::locate_version`] for all `keys`, as [`Levels::locate_many`].
     #[inline]
     pub(crate) fn locate_versions(&self, keys: &[&[u8]], guard: &Guard<'_>, out: &mut [Option<Slot>]) {

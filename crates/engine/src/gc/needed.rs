@@ -94,8 +94,8 @@ impl Engine {
         oldest: u64,
     ) -> Result<Option<u64>> {
         let guard = self.log.pin();
-        // What left the index is found by nobody.
-        let Some(slot) = table.levels.locate_version(record.key(), &guard) else { return Ok(None) };
+        // What left the index is found by nobody. But of a key that is written again after it was deleted there is no slot for a moment, and this record may be on the way from the next.
+        let Some(slot) = table.levels.locate_version_surely(record.key(), &guard) else { return Ok(None) };
         let slot = self.cache.log_slot(slot, &guard);
         if slot.offset() == record.offset() && record.kind() == RecordKind::Row {
             // Its copy is found in its place.
