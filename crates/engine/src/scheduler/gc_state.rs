@@ -450,6 +450,11 @@ impl GcState {
         self.index_refused.load(Ordering::Relaxed)
     }
 
+    /// The index is likely to have so many keys when it is full, if nothing better is known.
+    pub(crate) fn guess_index_keys(&self, keys: u64) {
+        let _known = self.index_keys_full.compare_exchange(0, keys, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
     /// How many keys it has when it is full is not known any more: it is not nearly.
     pub(crate) fn forget_index_keys(&self) {
         if self.index_keys_full.load(Ordering::Relaxed) > 0 {

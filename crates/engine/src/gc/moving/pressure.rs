@@ -8,6 +8,8 @@ use crate::scheduler::run_size::Look;
 
 /// Rows move when the index takes this share of what it may.
 const INDEX_MOVES_FROM: f64 = 0.75;
+/// Before it was full, how many keys it takes is thought from this share of its memory on: as many for each byte as it has by then.
+const INDEX_KEYS_GUESSED_FROM: f64 = 0.9375;
 /// One move takes out no more bytes: it is done with gc's thread.
 const MOVE_BYTES_MAX: u64 = 1 << 30;
 /// A snapshot that is as old as this may be held for long.
@@ -84,8 +86,9 @@ impl Engine {
         self.moves_help() && self.room().available / 2 < self.landing_extents()
     }
 
-    /// How much of the index's last quarter is taken, from 0 to 1. What a move left counts as room: new keys go into leaves that became sparse. How many of them is known once it was
-    /// full: where none of its memory is left free, what it takes says nothing of how soon it will be again. Who asks while a quarter of it is free has that number forgotten.
+    /// How much of the index's last quarter is taken, from 0 to 1. What a move left counts as room: new keys go into leaves that became sparse. How many of them is guessed
+    /// once it is nearly full, and known once it was: where none of its memory is left free, what it takes says nothing of how soon it will be again. Who asks while a quarter of it
+    /// is free has that number forgotten.
     fn index_pressure(&self) -> f64 {
         let (most, taken) = (self.options.index_bytes_max as f64, self.arena.bytes() as f64);
         let of_last_quarter =
@@ -94,6 +97,8 @@ impl Engine {
         let of_bytes = of_last_quarter(taken, from, most);
         if taken < most * INDEX_MOVES_FROM {
             self.gc.forget_index_keys();
+        } else if taken >= most * INDEX_KEYS_GUESSED_FROM && self.gc.index_keys_full().is_none() {
+            self.gc.guess_index_keys((self.index_keys() as f64 * most / taken) as u64);
         }
         match self.gc.index_keys_full() {
             Some(full) => {

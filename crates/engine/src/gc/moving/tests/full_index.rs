@@ -53,6 +53,24 @@ fn rows_move_before_an_index_of_sparse_leaves_is_full() {
     assert_eq!(table.scan().count() as u64, n + refused);
 }
 
+/// Not even the first time is a key refused, if rows move when they are to.
+#[test]
+fn an_index_that_was_never_full_does_not_fill_up() {
+    let sim = CrashSim::new(CrashModel::Pages, FAST_BYTES);
+    let (_db, table) = open(&sim);
+    let engine = table.engine();
+    let mut nearly_full = 0;
+    for n in 0..400_000 {
+        if engine.wants_move() {
+            engine.move_now();
+        }
+        let put = table.put(&key(n), &row! { n: n });
+        put.unwrap_or_else(|error| panic!("row {n}: {error}"));
+        nearly_full += u64::from(engine.arena.bytes() as u64 * 16 > INDEX_BYTES * 15);
+    }
+    assert!(nearly_full > 10_000, "{nearly_full} rows came while it was");
+}
+
 /// A move makes room in the index, and collecting does not, however much is obsolete.
 #[test]
 fn a_move_comes_first_where_the_index_is_full() {
