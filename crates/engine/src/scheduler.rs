@@ -45,7 +45,10 @@ pub(crate) type Job<T> = (&'static str, fn(&T));
 #[derive(Default)]
 pub(crate) struct Scheduler {
     stopped: Mutex<bool>,
+    /// For those whose sleep work ends, and a stop.
     wake: Condvar,
+    /// For those whose sleep a stop alone ends.
+    stopping: Condvar,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -75,6 +78,7 @@ impl Scheduler {
     pub(crate) fn stop(&self) {
         *self.stopped.lock() = true;
         self.wake.notify_all();
+        self.stopping.notify_all();
         let mine = std::thread::current().id();
         for thread in self.threads.lock().drain(..) {
             if thread.thread().id() != mine {
@@ -88,30 +92,39 @@ impl Scheduler {
         *self.stopped.lock()
     }
 
-    /// Sleeps for `duration` at most, until stopped or woken; false once stopped.
+    /// Sleeps for `duration`, whoever is woken meanwhile, unless stopped; false once stopped.
     pub(crate) fn sleep(&self, duration: Duration) -> bool {
-        self.sleep_unless_stopped(|| duration)
+        let mut stopped = self.stopped.lock();
+        if !*stopped {
+            self.stopping.wait_for(&mut stopped, duration);
+        }
+        !*stopped
+    }
+
+    /// Sleeps for `duration` at most, until stopped or woken; false once stopped.
+    pub(crate) fn sleep_or_wake(&self, duration: Duration) -> bool {
+        let mut stopped = self.stopped.lock();
+        if !*stopped {
+            self.wake.wait_for(&mut stopped, duration);
+        }
+        !*stopped
     }
 
     /// Sleeps for as long as `backoff` says; false once stopped. What `worked` looks at and [`Scheduler::wake`] was called for
     /// after is never slept over.
     pub(crate) fn back_off(&self, backoff: &mut IdleBackoff, worked: impl FnOnce() -> bool) -> bool {
-        self.sleep_unless_stopped(|| backoff.next_sleep(worked()))
-    }
-
-    /// Ends everybody's sleep.
-    pub(crate) fn wake(&self) {
-        let _stopped = self.stopped.lock();
-        self.wake.notify_all();
-    }
-
-    fn sleep_unless_stopped(&self, duration: impl FnOnce() -> Duration) -> bool {
         let mut stopped = self.stopped.lock();
         if !*stopped {
-            let duration = duration();
+            let duration = backoff.next_sleep(worked());
             self.wake.wait_for(&mut stopped, duration);
         }
         !*stopped
+    }
+
+    /// Ends the sleep of all who sleep until there is work.
+    pub(crate) fn wake(&self) {
+        let _stopped = self.stopped.lock();
+        self.wake.notify_all();
     }
 }
 
@@ -136,11 +149,26 @@ mod tests {
         let scheduler = Arc::new(Scheduler::default());
         let sleeping = Arc::clone(&scheduler);
         let start = std::time::Instant::now();
-        let thread = std::thread::spawn(move || sleeping.sleep(Duration::from_secs(3600)));
+        let thread = std::thread::spawn(move || sleeping.sleep_or_wake(Duration::from_secs(3600)));
         while !thread.is_finished() {
             scheduler.wake();
             assert!(start.elapsed() < Duration::from_secs(600), "nobody woke");
         }
         assert!(thread.join().unwrap(), "woken, not stopped");
+    }
+
+    /// Who syncs at an interval, or tries again after a pause, does so no more often because others have work.
+    #[test]
+    fn work_for_others_ends_no_interval() {
+        let scheduler = Arc::new(Scheduler::default());
+        let sleeping = Arc::clone(&scheduler);
+        let thread = std::thread::spawn(move || sleeping.sleep(Duration::from_secs(3600)));
+        for _ in 0..200 {
+            scheduler.wake();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(!thread.is_finished(), "woken");
+        scheduler.stop();
+        assert!(!thread.join().unwrap(), "stopped");
     }
 }

@@ -145,7 +145,12 @@ impl Engine {
     fn tables_loop(&self) {
         let (mut begun, mut pause, mut again) = (None, MERGE_PAUSE, MERGE_AGAIN[0]);
         let mut written = (0, 0);
-        while self.scheduler.sleep(pause) && self.log.check_writable().is_ok() {
+        let sleep = |pause| match pause == MERGE_PAUSE {
+            // Whoever waits for space may wait for a merge.
+            true => self.scheduler.sleep_or_wake(pause),
+            false => self.scheduler.sleep(pause),
+        };
+        while sleep(pause) && self.log.check_writable().is_ok() {
             let (last, now_ns) = (self.log.last_sequence(), self.clock.monotonic_ns());
             if written.0 != last {
                 written = (last, now_ns);

@@ -48,9 +48,12 @@ fn nobody_sleeps_over_a_stop() {
     explore(|| {
         let scheduler = SharedArc::new(Scheduler::default());
         let sleepers: Vec<_> = (0..2)
-            .map(|_| {
+            .map(|n| {
                 let scheduler = scheduler.clone();
-                thread::spawn(move || while scheduler.sleep(Duration::from_secs(3600)) {})
+                thread::spawn(move || match n {
+                    0 => while scheduler.sleep(Duration::from_secs(3600)) {},
+                    _ => while scheduler.sleep_or_wake(Duration::from_secs(3600)) {},
+                })
             })
             .collect();
         thread::yield_now();
