@@ -315,7 +315,7 @@ impl Db {
     }
 
     /// Frees what obsolete records take, as far as it can be done now, without waiting for the background thread. Returns
-    /// the segments freed. In a store without threads it merges sorted tables, too, until there is nothing to merge.
+    /// the segments freed. In a store without threads it removes what has expired before, and merges sorted tables after, until there is nothing to merge.
     ///
     /// # Errors
     /// `Corrupted` when it has met corruption in a segment, and done the rest: the segment keeps its space and is quarantined

@@ -146,6 +146,9 @@ impl Engine {
 
     /// Cycles by hand, until writers have room again or there is none to be made; returns how many segments were given back.
     pub(crate) fn run_gc_now(&self) -> Result<usize> {
+        if !self.options.background {
+            self.sweep_now();
+        }
         let mut freed = 0;
         for _ in 0..MANUAL_CYCLES_MAX {
             let _cycle = self.gc.begin_cycle();

@@ -68,6 +68,17 @@ impl Engine {
         }
     }
 
+    /// Removes all that has expired in the log, in a store without threads.
+    pub(crate) fn sweep_now(&self) {
+        for due in self.log.due(self.clock.now_ms()) {
+            self.sweep_segment(due.extent);
+        }
+        for table in self.catalog.all().iter().filter(|table| table.expiry.rows() > 0) {
+            let mut pass = Pass::default();
+            while self.sweep(table, &mut pass).is_ok() && !pass.cursor.is_at_start() {}
+        }
+    }
+
     /// Sweeps all segments that are due, with rests in between.
     pub(crate) fn sweep_due(&self) {
         let mut owed = Duration::ZERO;
