@@ -6,6 +6,7 @@
 //! A run is a list of ranges in the order of their keys, each a file and the least and the greatest key of it that count. Of two runs the newer counts: what
 //! it says of a key hides what older ones say, but for a delta, which goes over it.
 
+mod expired;
 mod garbage;
 mod merges;
 pub(crate) mod merging;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use hedgerow_device::Random;
 
 use super::{OpenRange, OpenRun, OpenRuns};
-use crate::sst::{BlockReads, Sst, SstKey, SstLook};
+use crate::sst::{BlockReads, FoundRecord, Sst, SstKey, SstLook};
 
 /// So many keys of a new run are asked about, as far as [`ONE_IN`] allows: each is a cache miss or two in every older run.
 const SAMPLED: u64 = 2048;
@@ -146,8 +146,8 @@ pub(super) fn estimate(runs: &Arc<OpenRuns>, is_stopped: &dyn Fn() -> bool) -> R
                 let mut left = of_table.counts.records() / one_in;
                 while left > 0 && !is_stopped() {
                     let count = left.min(READ_TOGETHER);
-                    for key in keys_of(run, (&range.sst, of_table.table), count, &mut random) {
-                        sample.ask(&key);
+                    for found in records_of(run, (&range.sst, of_table.table), count, &mut random) {
+                        sample.ask(&SstKey::new(of_table.table, found.record().key()));
                     }
                     left -= count;
                 }
@@ -158,15 +158,23 @@ pub(super) fn estimate(runs: &Arc<OpenRuns>, is_stopped: &dyn Fn() -> bool) -> R
     replaced
 }
 
-/// Keys of a table that a file has in a run, chosen at random; fewer than `count` where others of the file do not count, or cannot be read.
-fn keys_of(run: &OpenRun, (sst, table): (&Sst, u32), count: u64, random: &mut Random) -> Vec<SstKey> {
-    let (mut keys, mut reads) = (Vec::new(), BlockReads::for_nobody());
+/// Records of a table that a file has in a run, chosen at random; fewer than `count` where others of the file do not count, or cannot be read.
+pub(super) fn records_of(
+    run: &OpenRun,
+    (sst, table): (&Sst, u32),
+    count: u64,
+    random: &mut Random,
+) -> Vec<FoundRecord> {
+    let (mut records, mut reads) = (Vec::new(), BlockReads::for_nobody());
     let mut chosen: Vec<Random> = (0..count).map(|_| Random::from_seed(random.next_u64())).collect();
-    let counts = |key: &SstKey| run.range_of(key.bytes()).is_some_and(|of| of.sst.id() == sst.id());
+    let counts = |found: &FoundRecord| {
+        let key = SstKey::new(table, found.record().key());
+        run.range_of(key.bytes()).is_some_and(|of| of.sst.id() == sst.id())
+    };
     while !chosen.is_empty() {
         chosen.retain(|random| match sst.sample(table, &mut random.clone(), &mut reads) {
-            Ok(SstLook::Found(record)) => {
-                keys.extend(Some(SstKey::new(record.table(), record.key())).filter(counts));
+            Ok(SstLook::Found(found)) => {
+                records.extend(Some(found).filter(counts));
                 false
             }
             Ok(SstLook::Lacking) => true,
@@ -176,7 +184,7 @@ fn keys_of(run: &OpenRun, (sst, table): (&Sst, u32), count: u64, random: &mut Ra
             reads.run();
         }
     }
-    keys
+    records
 }
 
 /// What of `bytes` falls to `part` of `all`.

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{OpenRun, OpenRuns};
 use std::sync::Arc;
 
+use super::expired::{Expired, ReadExpiries};
 use super::garbage::{Replaced, ReplacedSample, estimate};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -26,7 +27,7 @@ pub(crate) struct MergeNumbers {
     pub(crate) bytes: u64,
     /// Slices that came to nothing: because of a damaged file, or of what the capacity tier refused.
     pub(crate) failures: u64,
-    /// Bytes of all runs that were thought to be garbage when it was last looked for: of rows that were replaced and of tables that are gone.
+    /// Bytes of all runs that were thought to be garbage when it was last looked for: of rows that were replaced or have expired, and of tables that are gone.
     pub(crate) garbage: u64,
 }
 
@@ -48,6 +49,7 @@ pub(super) struct Merges {
     /// Files for which there was too little room when they were written anew alone, and how much there was.
     too_large: Mutex<BTreeMap<u64, u64>>,
     pub(super) replaced: Mutex<Replaced>,
+    pub(super) expired: Mutex<Expired>,
     /// There were runs when the store was opened, of which it knows nothing yet.
     lacks_opened: AtomicBool,
 }
@@ -72,6 +74,15 @@ impl Merges {
         drop(std::mem::take(&mut *self.replaced.lock()));
         let estimated = estimate(runs, is_stopped);
         self.replaced.lock().take_in(estimated);
+    }
+
+    /// Reads when rows of files expire of which nobody knows that, as many files as are read at one look.
+    pub(super) fn look_at_expiries(&self, runs: &OpenRuns) {
+        let unknown = self.expired.lock().unknown(runs);
+        if !unknown.is_empty() {
+            let read = ReadExpiries::of(&unknown);
+            self.expired.lock().take_in(read, runs);
+        }
     }
 
     /// Whether a file of the run is known to be damaged, or could not be read lately.

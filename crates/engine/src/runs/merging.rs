@@ -702,6 +702,7 @@ impl Runs {
     pub(crate) fn next_merge<S: MergeStore>(&self, store: &S, limits: MergeLimits) -> Option<MergeJob> {
         let runs = Arc::clone(&self.current());
         self.merges.estimate(&runs, &|| !store.goes_on());
+        self.merges.look_at_expiries(&runs);
         let weights = self.weights(&runs, store);
         self.merges.set_garbage(weights.iter().map(RunWeight::garbage).sum());
         let choice = match self.is_tight() {
@@ -728,7 +729,8 @@ impl Runs {
             let anew = ranges.filter_map(|(range, weight)| {
                 let (file_bytes, number) = (range.sst.file_bytes().ok()?, range.sst.id().number);
                 // Of a file of several ranges all must be written anew before it goes.
-                let counts = counting.get(&number).copied().unwrap_or(0).saturating_sub(weight.gone);
+                let counting = counting.get(&number).copied().unwrap_or(0);
+                let counts = counting.saturating_sub(weight.gone + weight.expired);
                 let needed = share(file_bytes, counts, range.sst.counts().bytes);
                 // How much was cut off is known by whole blocks of the index, and a short file has one or two.
                 let is_cut = range.keys != *range.sst.keys();
@@ -748,7 +750,7 @@ impl Runs {
         for (run, weight) in runs.runs.iter().zip(&mut weights) {
             for (range, weight) in run.ranges.iter().zip(&mut weight.ranges) {
                 if self.merges.needed_at_least(range.sst.id().number) > room {
-                    (weight.obsolete, weight.gone, weight.trimmed) = (0, 0, 0);
+                    (weight.obsolete, weight.gone, weight.expired, weight.trimmed) = (0, 0, 0, 0);
                 }
             }
         }
@@ -757,13 +759,15 @@ impl Runs {
 
     fn weight<S: MergeStore>(&self, run: &OpenRun, counting: &BTreeMap<u64, u64>, store: &S) -> RunWeight {
         let is_free = self.may_merge(run, store);
-        let replaced = self.merges.replaced.lock();
+        let (replaced, expired) = (self.merges.replaced.lock(), self.merges.expired.lock());
+        let now_ms = store.now_ms();
         let of_range = |range: &OpenRange| RangeWeight {
             keys: range.keys.clone(),
             bytes: range.bytes(),
             obsolete: replaced.of(range),
             // What of one that is not free belongs to nobody may be of a table to be.
             gone: if is_free { gone_bytes(range, store) } else { 0 },
+            expired: expired.of(range, now_ms),
             trimmed: trimmed_bytes(range, counting),
         };
         RunWeight { ranges: run.ranges.iter().map(of_range).collect(), is_free }

@@ -24,13 +24,15 @@ pub(super) struct RangeWeight {
     pub(super) obsolete: u64,
     /// Of tables that are gone.
     pub(super) gone: u64,
+    /// Of rows whose time has come.
+    pub(super) expired: u64,
     /// Bytes of the file that count in no range, as many as fall to this one. They are not among `bytes`.
     pub(super) trimmed: u64,
 }
 
 impl RangeWeight {
     fn garbage(&self) -> u64 {
-        (self.obsolete + self.gone).min(self.bytes) + self.trimmed
+        (self.obsolete + self.gone + self.expired).min(self.bytes) + self.trimmed
     }
 }
 
@@ -156,8 +158,8 @@ fn less_garbage(runs: &[RunWeight], percent_max: u64) -> Option<Choice> {
         u128::from(range.garbage()) * 1000 / u128::from((range.bytes + range.trimmed).max(1))
     };
     let (at, worst) = all.filter(|(_, range)| range.garbage() > 0).max_by_key(|(_, range)| share(range))?;
-    // What is of tables that are gone, or counts no more, goes when the range is written anew, alone.
-    let newer = match worst.gone + worst.trimmed >= worst.obsolete {
+    // What is of tables that are gone, has expired, or counts no more, goes when the range is written anew, alone.
+    let newer = match worst.gone + worst.expired + worst.trimmed >= worst.obsolete {
         true => 0,
         false => runs[..at].iter().rev().take_while(|run| run.is_free).count(),
     };
@@ -171,7 +173,8 @@ mod tests {
     const LIMITS: MergeLimits = MergeLimits { runs_max: 8, garbage_percent_max: 30 };
 
     fn range(bytes: u64, obsolete: u64, gone: u64) -> RangeWeight {
-        RangeWeight { keys: [Box::from(&b"a"[..]), Box::from(&b"z"[..])], bytes, obsolete, gone, trimmed: 0 }
+        let keys = [Box::from(&b"a"[..]), Box::from(&b"z"[..])];
+        RangeWeight { keys, bytes, obsolete, gone, expired: 0, trimmed: 0 }
     }
 
     fn runs_of(bytes: &[u64]) -> Vec<RunWeight> {
@@ -248,6 +251,19 @@ mod tests {
         runs[1].ranges[0].obsolete = 41;
         runs[1].ranges[0].bytes = 50;
         assert_eq!(choose(&runs, LIMITS).unwrap().runs, 0..2, "more of it is replaced");
+    }
+
+    /// Rows whose time has come need no newer run to go.
+    #[test]
+    fn what_has_expired_is_written_anew_alone() {
+        let mut runs = runs_of(&[10, 10, 80]);
+        runs[2].ranges[0].expired = 30;
+        assert_eq!(choose(&runs, LIMITS), None, "30 of 100");
+        runs[2].ranges[0].expired = 31;
+        assert_eq!(choose(&runs, LIMITS).unwrap().runs, 2..3);
+        runs[2].ranges[0].obsolete = 40;
+        assert_eq!(choose(&runs, LIMITS).unwrap().runs, 0..3, "more of it is replaced");
+        assert_eq!(backlog(&runs, LIMITS), 40.0 / 30.0, "what has expired holds nobody");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use hedgerow_device::{CapacityTier, Clock, CrashModel, CrashSim, FastTier, Rando
 
 use super::{FAST_BYTES, move_and_meanwhile, tight_options};
 use crate::space::Claim;
-use crate::{Capacity, Compression, Db, ErrorKind, Options, Result, Schema, Table, Type, row};
+use crate::{Capacity, Compression, Db, ErrorKind, Expiry, Options, Result, Schema, Table, Type, row};
 
 /// A store of the smallest segments, and its table of bytes.
 fn open_of_bytes(sim: &CrashSim, options: Options) -> (Db, Table) {
@@ -322,4 +322,57 @@ fn room_is_what_the_disk_has_and_some_of_it_is_kept() {
     assert!(refused.kind() == ErrorKind::Full && refused.message().contains("kept for merges"), "{refused}");
     load(2_500).unwrap();
     assert_eq!(table.scan().count(), 2_500);
+}
+
+/// Two tiers full of rows that nobody can read any more, of which none was written twice: they make room for others, and go.
+#[test]
+fn rows_that_expired_in_full_tiers_make_room() {
+    let sim = CrashSim::new(CrashModel::Pages, FAST_BYTES);
+    let options = Options { capacity_bytes_max: 2 * FAST_BYTES, ..tight_options(false) };
+    let clock = Clock::manual(1_000);
+    let (db, table) = open_of_bytes_at(&sim, options, &clock);
+    let mut random = Random::from_seed(1);
+    let mut row = move || (0..1_000).map(|_| random.next_u64() as u8).collect::<Vec<u8>>();
+    let mut put = |n: u64, expiry| {
+        let row = row();
+        with_room(&db, || {
+            clock.advance_ms(5_000);
+            table.put_expiring(&n, &row! { f: row.as_slice() }, expiry)
+        })
+    };
+    let at_ms = 1_000_000_000;
+    let expiring = (0..).take_while(|n| put(*n, Expiry::at_unix_ms(at_ms)).is_ok()).count() as u64;
+    assert!(expiring > 2 * FAST_BYTES / 1_000, "{expiring} rows");
+    clock.advance_ms(at_ms);
+    let stay = 2 * FAST_BYTES / 1_200;
+    for n in 0..stay {
+        put(1_000_000 + n, Expiry::Never).unwrap_or_else(|error| panic!("row {n}: {error}"));
+    }
+    assert_eq!(table.scan().count() as u64, stay);
+    db.collect().unwrap();
+    let counted = db.engine().runs.current().counts().rows;
+    assert!(counted < stay + expiring / 8, "{counted} rows in sorted tables, {stay} of which are there");
+    db.check_counts().unwrap();
+}
+
+/// Without threads, whoever collects has what expired removed.
+#[test]
+fn expired_rows_make_room_in_a_store_without_threads() {
+    let sim = CrashSim::new(CrashModel::Pages, FAST_BYTES);
+    let options = Options { capacity: Capacity::None, ..tight_options(false) };
+    let clock = Clock::manual(1_000);
+    let (db, table) = open_of_bytes_at(&sim, options, &clock);
+    let put = |n: u64, expiry| table.put_expiring(&n, &row! { f: [n as u8; 1_000].as_slice() }, expiry);
+    let mut rows = 0;
+    while put(rows, Expiry::at_unix_ms(5_000)).is_ok() {
+        rows += 1;
+    }
+    assert!(rows > 5_000 && db.collect().is_ok() && put(rows, Expiry::Never).is_err(), "{rows} rows");
+    clock.advance_ms(5_000);
+    db.collect().unwrap();
+    assert_eq!(table.len(), 0);
+    for n in 0..rows / 2 {
+        with_room(&db, || put(n, Expiry::Never)).unwrap_or_else(|error| panic!("row {n}: {error}"));
+    }
+    db.check_counts().unwrap();
 }

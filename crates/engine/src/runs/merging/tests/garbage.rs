@@ -320,3 +320,43 @@ fn short_files_change_their_run_as_they_are() {
     assert!(runs_of(engine) == 1 && written < 256 << 10, "{written} bytes written, {} runs", runs_of(engine));
     assert_eq!(table.scan().count(), 800);
 }
+
+/// Rows that expired below go, though nothing replaced them; what is read to know of them is read once, and of files in which something expires.
+#[test]
+fn rows_that_expired_are_garbage() {
+    let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
+    let tiers = (FastTier::simulated(&sim), CapacityTier::simulated(&sim));
+    let clock = Clock::manual(1_000);
+    let db = Db::open_at(tiers, moving(Durability::Process), clock.clone()).unwrap();
+    let [table, other] = ["t", "u"].map(|name| db.create_table(name, schema()).unwrap());
+    put_all(&other, 0..600, 0);
+    db.engine().move_now();
+    for n in 0..3_000u64 {
+        let at_ms = if n % 3 == 0 { 20_000 } else { 5_000 };
+        let row = row! { n: n as i64, text: "something of some length" };
+        table.put_expiring(&n, &row, Expiry::at_unix_ms(at_ms)).unwrap();
+    }
+    db.engine().move_now();
+    let all = bytes_in(&db.engine().runs.current());
+    assert_eq!(garbage_in(&db), 0);
+    clock.advance_ms(10_000);
+    let waits = sim.file_waits();
+    let garbage = garbage_in(&db);
+    assert!((all * 50..all * 61).contains(&(garbage * 100)), "{garbage} of {all}, and 20 of 36 are");
+    assert_eq!(sim.file_waits(), waits, "what was read was kept");
+    db.collect().unwrap();
+    let left = bytes_in(&db.engine().runs.current());
+    assert!(left * 100 < all * 70, "{left} of {all}");
+    assert!(table.len() < 2_000 && other.len() == 600, "{} rows", table.len());
+    let merged = db.engine().runs.merged();
+    db.collect().unwrap();
+    assert_eq!(db.engine().runs.merged(), merged, "it has come to rest");
+    // The same of a store that was opened since.
+    drop((table, other, db));
+    let tiers = (FastTier::simulated(&sim), CapacityTier::simulated(&sim));
+    let db = Db::open_at(tiers, moving(Durability::Process), clock.clone()).unwrap();
+    clock.advance_ms(20_000);
+    db.collect().unwrap();
+    assert_eq!(db.table("t").unwrap().len(), 0);
+    assert_eq!(db.table("u").unwrap().scan().count(), 600);
+}
