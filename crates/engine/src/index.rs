@@ -40,7 +40,7 @@ use crate::invariants;
 use crate::sync::atomic::{AtomicPtr, Ordering};
 use crate::sync::{Arc, Backoff};
 
-pub(crate) use arena::{IndexReservation, NodeArena};
+pub(crate) use arena::{Budget, IndexReservation, NodeArena};
 pub(crate) use build::IndexBuilder;
 pub(crate) use node::head_of;
 pub(crate) use rows::RowIndex;
@@ -80,10 +80,8 @@ pub(crate) enum Decision {
 /// What becomes of a key that is not there.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum NewKey<'g> {
-    /// It may be stored, in memory of the budget.
-    Allocated,
-    /// It may be stored, in memory that was reserved for it, or else of the budget.
-    Reserved(&'g IndexReservation<'g>),
+    /// It may be stored, in memory of this budget.
+    Stored(Budget<'g>),
     /// Nothing is stored for it: it takes no memory, however full the index is.
     NotStored,
 }
@@ -116,7 +114,7 @@ impl Index {
         );
         // SAFETY: a tree is freed only after it was replaced and every guard of that time is gone; ours is older.
         let tree = unsafe { &*self.tree.load(Ordering::Acquire) };
-        TreeView { arena: &self.arena, epoch: &self.epoch, tree, reserved: None }
+        TreeView { arena: &self.arena, epoch: &self.epoch, tree, budget: Budget::Writes }
     }
 
     /// The slot of `key`.
@@ -205,7 +203,7 @@ impl Index {
         guard: &Guard<'_>,
         decide: impl FnOnce(Option<Slot>) -> (Decision, R),
     ) -> Result<R, IndexFull> {
-        self.upsert_at(key, None, NewKey::Allocated, guard, decide)
+        self.upsert_at(key, None, NewKey::Stored(Budget::Writes), guard, decide)
     }
 
     /// [`Index::upsert`] of a key that [`Index::multi_locate`] looked up `at` this place under the same guard. The tree is
@@ -225,12 +223,14 @@ impl Index {
         guard: &'g Guard<'_>,
         decide: impl FnOnce(Option<Slot>) -> (Decision, R),
     ) -> Result<R, IndexFull> {
-        let is_stored = !matches!(new_key, NewKey::NotStored);
-        let reserved = if let NewKey::Reserved(reserved) = new_key { Some(reserved) } else { None };
+        let (is_stored, budget) = match new_key {
+            NewKey::Stored(budget) => (true, budget),
+            NewKey::NotStored => (false, Budget::Writes),
+        };
         debug_assert!((1..=Self::KEY_BYTES_MAX).contains(&key.len()), "a key of {} bytes", key.len());
         let (mut backoff, mut planted) = (Backoff::new(), false);
         loop {
-            let view = TreeView { reserved, ..self.view(guard) };
+            let view = TreeView { budget, ..self.view(guard) };
             let known = at.take().and_then(|at| at.lock(view).ok());
             let locked = known.map_or_else(|| lock_entry(view, key), |locked| Ok(Some(locked)));
             let (lock, meta, at, equal) = match locked {

@@ -283,7 +283,6 @@ impl Cursor {
     }
 
     /// Whether the walk has not begun, or came to its end.
-    #[cfg(test)]
     pub(crate) fn is_at_start(&self) -> bool {
         self.0 == Bound::Unbounded
     }
@@ -305,7 +304,8 @@ impl LevelsBuilder {
         (low, end): (Option<Vec<u8>>, Option<Vec<u8>>),
     ) -> LevelsBuilder {
         let builder = |low, end| {
-            IndexBuilder::new(Arc::clone(arena), Arc::clone(epoch), FILL_PERCENT).between(low, end)
+            let builder = IndexBuilder::new(Arc::clone(arena), Arc::clone(epoch), FILL_PERCENT);
+            builder.beyond_budget().between(low, end)
         };
         LevelsBuilder { rows: builder(low.clone(), end.clone()), tombstones: builder(low, end), hiding: 0 }
     }
@@ -422,5 +422,8 @@ mod tests {
 /// The error for a full index.
 #[cold]
 pub(crate) fn index_full(_: IndexFull) -> Error {
-    Error::new(ErrorKind::Full, "the index has reached index_bytes_max; reads, overwrites and deletes go on")
+    Error::new(
+        ErrorKind::Full,
+        "the index has reached index_bytes_max; reads, deletes, and overwrites of rows in the log go on",
+    )
 }

@@ -192,12 +192,13 @@ pub struct Options {
     /// write fails with [`ReadOnly`](crate::ErrorKind::ReadOnly). Nothing is created then, and no thread started. Default
     /// false.
     pub read_only: bool,
-    /// The most bytes of DRAM the indexes may take. Default: no limit (64 GiB of address space). When a quarter of less is left rows move to sorted
+    /// The most bytes of DRAM the indexes may take, of which a sixty-fourth is kept for deletes of rows that are not in the log. What is there when a store is opened may take more: leaves are
+    /// filled to nine tenths then, and have keys of rows that had left the index and not yet the log. Until it is less new keys are refused. Default: no limit (64 GiB of address space). When a quarter of less is left rows move to sorted
     /// tables, which take less memory (see [`Options::capacity`]); a new key that finds no room waits for that, as for space.
     pub index_bytes_max: u64,
     /// Whether to run the background threads: syncing, collecting, merging, sweeping expired rows, touching memory ahead of
     /// its use. Default true; without them [`Db::persist`](crate::Db::persist) syncs and [`Db::collect`](crate::Db::collect)
-    /// collects and merges by hand, and a full store says so at once.
+    /// collects, merges and sweeps by hand, and a full store says so at once.
     pub background: bool,
     /// Whether a write that finds no room waits while gc may make some (about a second at most without
     /// progress), and writers slow down beforehand while space is low. Default true. Without, such a write fails at once

@@ -17,7 +17,7 @@ use hedgerow_row::schema::table::TableSchema;
 
 use super::engine::{Engine, TableShared};
 use crate::epoch::Guard;
-use crate::index::{Decision, IndexFull, LeafPosition, LogSlot, NewKey, Slot, Tag};
+use crate::index::{Budget, Decision, IndexFull, LeafPosition, LogSlot, NewKey, Slot, Tag};
 use crate::log::format::{
     FLAG_BASE_BELOW, FLAG_FIELD_EXPIRY, FLAG_MERGEABLE, RecordKind, RecordRef, RecordSpec,
 };
@@ -164,7 +164,15 @@ pub(crate) struct IndexEntry<'g> {
 
 impl<'g> IndexEntry<'g> {
     pub(crate) fn new(table: &'g TableShared, key: &'g [u8]) -> IndexEntry<'g> {
-        IndexEntry { table, key, at: None, new_key: NewKey::Allocated }
+        IndexEntry { table, key, at: None, new_key: NewKey::Stored(Budget::Writes) }
+    }
+
+    /// What a tombstone is published as that hides what is below: where the index is full, too.
+    pub(crate) fn to_hide_below(self) -> IndexEntry<'g> {
+        match self.new_key {
+            NewKey::Stored(_) => IndexEntry { new_key: NewKey::Stored(Budget::Deletes), ..self },
+            NewKey::NotStored => self,
+        }
     }
 
     /// One that is there, or nothing is done: it takes no memory of the index.

@@ -26,7 +26,7 @@ use super::read::{Bodies, GROUP, ReadView, RowRef, folded};
 use super::write::{SpaceWaits, UNSEEN_BYTES, UNSEEN_ROW_BYTES_MAX, check_key};
 use crate::epoch::Guard;
 use crate::index::{
-    Decision, IndexFull, IndexReservation, LeafPosition, Located, LogSlot, NewKey, Slot, Tag,
+    Budget, Decision, IndexFull, IndexReservation, LeafPosition, Located, LogSlot, NewKey, Slot, Tag,
 };
 use crate::levels::index_full;
 use crate::log::format::{FLAG_BATCHED, RecordKind, RecordRef, RecordSpec};
@@ -548,7 +548,9 @@ impl Engine {
             let lens = parts.iter().filter(new).map(|part| part.spec.key.len());
             parts[0].table.levels.bytes_for(lens, guard)
         });
-        self.arena.reserve(bytes.fold(0, u64::saturating_add))
+        let is_deletion = |part: &Part<'_>| part.draft.kind == RecordKind::Tombstone;
+        let budget = if parts.iter().filter(new).all(is_deletion) { Budget::Deletes } else { Budget::Writes };
+        self.arena.reserve(bytes.fold(0, u64::saturating_add), budget)
     }
 
     /// What the writes put into the log, and the bodies that were made for it. The keys of a group are looked up together, so
@@ -647,7 +649,8 @@ impl Engine {
         guard: &Guard<'_>,
     ) -> std::result::Result<Option<LogSlot>, IndexFull> {
         let Part { table, at, .. } = *part;
-        let entry = IndexEntry { table, key: part.spec.key, at, new_key: NewKey::Reserved(reserved) };
+        let entry =
+            IndexEntry { table, key: part.spec.key, at, new_key: NewKey::Stored(Budget::Reserved(reserved)) };
         let offset = record.offset();
         let hides = part.draft.kind == RecordKind::Tombstone && self.may_be_below(table, part.spec.key);
         let slot = |old| {

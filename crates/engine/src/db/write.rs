@@ -190,6 +190,7 @@ impl Engine {
         let record = reservation.encode(&spec, fill);
         let offset = record.offset();
         let guard = self.log.pin();
+        let entry = if hides_below { entry.to_hide_below() } else { entry };
         let published = self.publish_record(entry, record, &guard, |old| {
             accept(old).then(|| {
                 let sequence = self.log.take_sequence();

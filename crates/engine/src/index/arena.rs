@@ -33,6 +33,22 @@ impl fmt::Display for IndexFull {
 
 impl std::error::Error for IndexFull {}
 
+/// A part of the budget in so many is kept for deletes: of a row that the index knows nothing of, one below, a tombstone says that it is gone.
+const KEPT_ONE_IN: u64 = 64;
+
+/// What memory is charged to.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Budget<'r> {
+    /// The budget, but for what is kept for deletes.
+    Writes,
+    /// All of the budget.
+    Deletes,
+    /// What was reserved, and after that the budget as for writes.
+    Reserved(&'r IndexReservation<'r>),
+    /// Nothing: what is there already is indexed when a store is opened, however much the budget was when it came, and however full its leaves were. New keys are refused until it is less.
+    Beyond,
+}
+
 /// Nodes for any number of trees.
 pub(crate) struct NodeArena {
     memory: memory::Memory,
@@ -44,12 +60,14 @@ pub(crate) struct NodeArena {
     /// Bytes of `taken` that are only reserved.
     reserved: AtomicU64,
     bytes_max: u64,
+    /// Those of them that are kept for deletes.
+    kept: u64,
     /// Nodes whose memory is known to be there, for [`NodeArena::populate_ahead`] alone.
     populated: Mutex<u64>,
 }
 
 impl NodeArena {
-    /// An arena of at most `bytes_max` bytes, at least one node. Address space is reserved, memory is not.
+    /// An arena of at most `bytes_max` bytes, at least one node, and what goes [beyond](Budget::Beyond): as much again, and at least 1 GiB, where the system has address space for it. That is reserved, memory is not.
     ///
     /// # Errors
     /// When the system gives not even 1 GiB of address space, or `bytes_max` if that is less.
@@ -64,6 +82,7 @@ impl NodeArena {
             taken: AtomicU64::new(0),
             reserved: AtomicU64::new(0),
             bytes_max,
+            kept: bytes_max / KEPT_ONE_IN / NODE_BYTES * NODE_BYTES,
             populated: Mutex::new(0),
         })
     }
@@ -83,8 +102,8 @@ impl NodeArena {
     ///
     /// # Errors
     /// `IndexFull` if there is less; then nothing is taken.
-    pub(crate) fn reserve(&self, bytes: u64) -> Result<IndexReservation<'_>, IndexFull> {
-        self.charge(bytes, None)?;
+    pub(crate) fn reserve(&self, bytes: u64, budget: Budget<'_>) -> Result<IndexReservation<'_>, IndexFull> {
+        self.charge(bytes, budget)?;
         self.reserved.fetch_add(bytes, Ordering::Relaxed);
         Ok(IndexReservation { arena: self, left: Cell::new(bytes) })
     }
@@ -95,9 +114,9 @@ impl NodeArena {
         self.memory.node(id)
     }
 
-    /// A node nobody else knows, or `IndexFull`; its bytes are those of `reserved` as long as it has any.
-    pub(super) fn allocate(&self, reserved: Option<&IndexReservation<'_>>) -> Result<u32, IndexFull> {
-        self.charge(NODE_BYTES, reserved)?;
+    /// A node nobody else knows, or `IndexFull`.
+    pub(super) fn allocate(&self, budget: Budget<'_>) -> Result<u32, IndexFull> {
+        self.charge(NODE_BYTES, budget)?;
         if let Some(id) = self.free.lock().pop() {
             return Ok(id);
         }
@@ -119,16 +138,17 @@ impl NodeArena {
 
     /// Takes `bytes` from what is reserved here, or else from the budget. Who is refused was never counted, so that nobody else is for
     /// his sake.
-    pub(super) fn charge(
-        &self,
-        bytes: u64,
-        reserved: Option<&IndexReservation<'_>>,
-    ) -> Result<(), IndexFull> {
-        if reserved.is_some_and(|reserved| std::ptr::eq(reserved.arena, self) && reserved.take(bytes)) {
-            return Ok(());
-        }
+    pub(super) fn charge(&self, bytes: u64, budget: Budget<'_>) -> Result<(), IndexFull> {
+        let most = match budget {
+            Budget::Reserved(reserved) if std::ptr::eq(reserved.arena, self) && reserved.take(bytes) => {
+                return Ok(());
+            }
+            Budget::Writes | Budget::Reserved(_) => self.bytes_max - self.kept,
+            Budget::Deletes => self.bytes_max,
+            Budget::Beyond => u64::MAX,
+        };
         let taken = self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |taken| {
-            taken.checked_add(bytes).filter(|&taken| taken <= self.bytes_max)
+            taken.checked_add(bytes).filter(|&taken| taken <= most)
         });
         taken.map(drop).map_err(|_| self.full())
     }
@@ -206,6 +226,8 @@ mod memory {
     /// The most address space asked for, and the least that will do.
     const RESERVE_MOST: u64 = 1 << 40;
     const RESERVE_LEAST: u64 = 1 << 30;
+    /// The least, and the most, that is asked for beyond the budget. (Under Miri address space is memory.)
+    const BEYOND: [u64; 2] = if cfg!(miri) { [0, 0] } else { [1 << 30, 64 << 30] };
 
     pub(super) struct Memory {
         arena: Arena,
@@ -216,12 +238,14 @@ mod memory {
         pub(super) fn reserve(bytes_max: u64) -> io::Result<Memory> {
             // One more node than the budget holds: the null node takes the first place.
             let mut bytes = bytes_max.clamp(NODE_BYTES, RESERVE_MOST) + NODE_BYTES;
+            let mut beyond = bytes.clamp(BEYOND[0], BEYOND[1]);
             loop {
-                match Arena::reserve(usize::try_from(bytes).unwrap_or(isize::MAX as usize / 2)) {
+                match Arena::reserve(usize::try_from(bytes + beyond).unwrap_or(isize::MAX as usize / 2)) {
                     Ok(arena) => {
                         let nodes = (arena.len() as u64 / NODE_BYTES).min(u64::from(u32::MAX)) as u32;
                         return Ok(Memory { arena, nodes });
                     }
+                    Err(_) if beyond > 0 => beyond = 0,
                     Err(_) if bytes > RESERVE_LEAST * 2 => bytes /= 2,
                     Err(e) => return Err(e),
                 }
@@ -289,41 +313,61 @@ mod tests {
     #[test]
     fn nodes_are_recycled_and_the_budget_holds() {
         let arena = NodeArena::new(3 * NODE_BYTES).unwrap();
-        let ids: Vec<u32> = (0..3).map(|_| arena.allocate(None).unwrap()).collect();
-        assert_eq!(arena.allocate(None), Err(IndexFull { bytes_max: 3 * NODE_BYTES }));
+        let ids: Vec<u32> = (0..3).map(|_| arena.allocate(Budget::Writes).unwrap()).collect();
+        assert_eq!(arena.allocate(Budget::Writes), Err(IndexFull { bytes_max: 3 * NODE_BYTES }));
         arena.release(ids[1]);
         assert_eq!(arena.bytes(), 2 * NODE_BYTES);
-        assert_eq!(arena.allocate(None), Ok(ids[1]));
-        assert!(arena.charge(1, None).is_err());
+        assert_eq!(arena.allocate(Budget::Writes), Ok(ids[1]));
+        assert!(arena.charge(1, Budget::Writes).is_err());
         assert_eq!(arena.bytes(), 3 * NODE_BYTES);
     }
 
     #[test]
     fn what_is_reserved_is_nobody_elses_and_the_rest_goes_back() {
         let arena = NodeArena::new(4 * NODE_BYTES).unwrap();
-        let other = arena.allocate(None).unwrap();
-        assert!(arena.reserve(3 * NODE_BYTES + 1).is_err(), "more than there is");
-        let reserved = arena.reserve(3 * NODE_BYTES).unwrap();
+        let other = arena.allocate(Budget::Writes).unwrap();
+        assert!(arena.reserve(3 * NODE_BYTES + 1, Budget::Writes).is_err(), "more than there is");
+        let reserved = arena.reserve(3 * NODE_BYTES, Budget::Writes).unwrap();
         assert_eq!(arena.bytes(), NODE_BYTES, "what is only reserved is not in use");
-        assert!(arena.allocate(None).is_err() && arena.charge(1, None).is_err());
-        let mine = arena.allocate(Some(&reserved)).unwrap();
-        arena.charge(NODE_BYTES, Some(&reserved)).unwrap();
+        assert!(arena.allocate(Budget::Writes).is_err() && arena.charge(1, Budget::Writes).is_err());
+        let mine = arena.allocate(Budget::Reserved(&reserved)).unwrap();
+        arena.charge(NODE_BYTES, Budget::Reserved(&reserved)).unwrap();
         assert_eq!(arena.bytes(), 3 * NODE_BYTES);
         // Where it does not suffice, what is free does.
         arena.release(other);
-        arena.charge(NODE_BYTES + 1, Some(&reserved)).unwrap_err();
-        arena.charge(NODE_BYTES, Some(&reserved)).unwrap();
-        arena.charge(NODE_BYTES, Some(&reserved)).unwrap();
-        assert!(arena.charge(1, Some(&reserved)).is_err());
+        arena.charge(NODE_BYTES + 1, Budget::Reserved(&reserved)).unwrap_err();
+        arena.charge(NODE_BYTES, Budget::Reserved(&reserved)).unwrap();
+        arena.charge(NODE_BYTES, Budget::Reserved(&reserved)).unwrap();
+        assert!(arena.charge(1, Budget::Reserved(&reserved)).is_err());
         arena.discharge(3 * NODE_BYTES);
         drop(reserved);
         arena.release(mine);
-        drop(arena.reserve(4 * NODE_BYTES).unwrap());
+        drop(arena.reserve(4 * NODE_BYTES, Budget::Writes).unwrap());
         assert_eq!(arena.bytes(), 0);
         // What is reserved elsewhere is nothing here.
         let other = NodeArena::new(4 * NODE_BYTES).unwrap();
-        arena.charge(NODE_BYTES, Some(&other.reserve(NODE_BYTES).unwrap())).unwrap();
+        arena
+            .charge(NODE_BYTES, Budget::Reserved(&other.reserve(NODE_BYTES, Budget::Writes).unwrap()))
+            .unwrap();
         assert_eq!((arena.bytes(), other.bytes()), (NODE_BYTES, 0));
+    }
+
+    /// Deletes find room where writes do not, and what is there already where nothing does.
+    #[test]
+    fn a_part_is_kept_for_deletes_and_an_opening_goes_beyond() {
+        let arena = NodeArena::new(256 << 10).unwrap();
+        let of_writes = std::iter::from_fn(|| arena.allocate(Budget::Writes).ok()).count();
+        let of_deletes = std::iter::from_fn(|| arena.allocate(Budget::Deletes).ok()).count();
+        assert_eq!((of_writes, of_deletes), (252, 4));
+        assert!(arena.reserve(1, Budget::Deletes).is_err());
+        let beyond: Vec<u32> = (0..300).map(|_| arena.allocate(Budget::Beyond).unwrap()).collect();
+        assert!(arena.allocate(Budget::Deletes).is_err() && arena.charge(1, Budget::Writes).is_err());
+        for id in beyond {
+            arena.node(id).revive();
+            arena.release(id);
+        }
+        assert_eq!(arena.bytes(), 256 << 10);
+        assert!(arena.allocate(Budget::Deletes).is_err());
     }
 
     #[test]

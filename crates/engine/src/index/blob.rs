@@ -8,7 +8,7 @@ use std::alloc::{Layout, alloc, dealloc};
 use std::ptr;
 
 use super::Index;
-use super::arena::{IndexFull, IndexReservation, NodeArena};
+use super::arena::{Budget, IndexFull, NodeArena};
 use super::stored_key::{HEADER, key};
 use crate::epoch::{Epoch, Garbage};
 use crate::sync::Arc;
@@ -29,15 +29,11 @@ fn layout(key_len: usize) -> Option<Layout> {
 ///
 /// # Panics
 /// If the key is longer than an entry can say. Every key that is too long for a node comes by here, so nobody else looks.
-pub(super) fn allocate(
-    arena: &NodeArena,
-    key: &[u8],
-    reserved: Option<&IndexReservation<'_>>,
-) -> Result<u64, IndexFull> {
+pub(super) fn allocate(arena: &NodeArena, key: &[u8], budget: Budget<'_>) -> Result<u64, IndexFull> {
     assert!(key.len() <= Index::KEY_BYTES_MAX, "a key of {} bytes", key.len());
     let layout = layout(key.len()).ok_or_else(|| arena.full())?;
     let charge = cost(key.len());
-    arena.charge(charge, reserved)?;
+    arena.charge(charge, budget)?;
     // SAFETY: the layout is not empty; the writes stay within it and are aligned.
     unsafe {
         let base = alloc(layout);

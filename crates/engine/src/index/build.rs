@@ -5,7 +5,7 @@
 //! are then joined. Must not know: where the keys come from.
 #![allow(unsafe_code)]
 
-use super::arena::{IndexFull, NULL, NodeArena};
+use super::arena::{Budget, IndexFull, NULL, NodeArena};
 use super::edit::{self, Entry};
 use super::longest::LongestKeys;
 use super::node::{HALVES, Meta, SPILL_HALVES, spills, suffix_halves};
@@ -20,6 +20,7 @@ const GATHER_MAX: usize = 63;
 /// Builds an [`Index`] from strictly ascending keys. Dropped unfinished, it gives back all it took.
 pub(crate) struct IndexBuilder {
     arena: Arc<NodeArena>,
+    is_beyond_budget: bool,
     epoch: Arc<Epoch>,
     /// Halves a leaf is filled to.
     fill: usize,
@@ -107,6 +108,7 @@ impl IndexBuilder {
             arena,
             epoch,
             fill,
+            is_beyond_budget: false,
             keys: 0,
             nodes: 0,
             blob_bytes: 0,
@@ -123,6 +125,13 @@ impl IndexBuilder {
             adopted: 0,
             above: Level::default(),
         }
+    }
+
+    /// The same for what is there already, with which the budget may be exceeded.
+    #[must_use]
+    pub(crate) fn beyond_budget(mut self) -> IndexBuilder {
+        self.is_beyond_budget = true;
+        self
     }
 
     /// The same for the keys from `low` on and below `end`, to be [joined](IndexBuilder::join) with the others.
@@ -266,8 +275,12 @@ impl IndexBuilder {
         self.slots.len().checked_sub(1).map(|last| self.key(last))
     }
 
+    fn budget(&self) -> Budget<'static> {
+        if self.is_beyond_budget { Budget::Beyond } else { Budget::Writes }
+    }
+
     fn allocate(&mut self) -> Result<u32, IndexFull> {
-        let id = self.arena.allocate(None)?;
+        let id = self.arena.allocate(self.budget())?;
         self.arena.node(id).revive();
         self.nodes += 1;
         Ok(id)
@@ -323,7 +336,7 @@ impl IndexBuilder {
         let mut made = 0;
         let mut full = None;
         for i in (0..count).filter(|i| spills(self.key(*i).len() - prefix)) {
-            match blob::allocate(&self.arena, self.key(i), None) {
+            match blob::allocate(&self.arena, self.key(i), self.budget()) {
                 Ok(raw) => {
                     blobs[i] = raw;
                     made += blob::cost(self.key(i).len());
@@ -409,7 +422,7 @@ impl IndexBuilder {
         self.separator_max = self.separator_max.max(longest);
         for i in (0..count).filter(|i| spills(self.below.separator(first + i).len() - prefix)) {
             let separator = self.below.separator(first + i);
-            match blob::allocate(&self.arena, separator, None) {
+            match blob::allocate(&self.arena, separator, self.budget()) {
                 Ok(raw) => {
                     blobs[i] = raw;
                     made += blob::cost(separator.len());

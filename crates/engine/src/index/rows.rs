@@ -107,7 +107,7 @@ impl RowIndex {
         apart: impl FnOnce() -> bool,
         decide: impl FnOnce(Option<Slot>) -> (Decision, R),
     ) -> Result<R, IndexFull> {
-        self.upsert_at((key, None), NewKey::Allocated, guard, apart, decide)
+        self.upsert_at((key, None), NewKey::Stored(super::Budget::Writes), guard, apart, decide)
     }
 
     /// [`Index::upsert_at`] of a key in whichever tree it is. A tombstone that is stored over a row goes apart if `apart` says so,

@@ -100,8 +100,9 @@ fn what_was_located_is_written_where_it_is_while_its_leaf_splits() {
         let mut located = [Located::default(); 2];
         index.multi_locate(&[&there, &new], &guard, &mut located);
         for (key, found) in [there, new].iter().zip(located) {
-            let old = index
-                .upsert_at(key, found.at, NewKey::Allocated, &guard, |old| (Decision::Store(slot(50)), old));
+            let old = index.upsert_at(key, found.at, NewKey::Stored(Budget::Writes), &guard, |old| {
+                (Decision::Store(slot(50)), old)
+            });
             assert_eq!(old.expect("room"), found.slot, "nobody else writes it");
         }
         drop(guard);

@@ -578,7 +578,7 @@ fn an_emptied_tree_takes_no_memory_to_look_into() {
     }
     while epoch.collect() > 0 {}
     assert_eq!((index.len(), index.bytes()), (0, 1024));
-    let all = arena.reserve((256 << 10) - arena.bytes()).unwrap();
+    let all = arena.reserve((256 << 10) - arena.bytes(), Budget::Deletes).unwrap();
     for tree in [&index, &built] {
         let guard = epoch.pin();
         let look =
@@ -605,14 +605,15 @@ fn a_writer_takes_what_is_reserved_for_it_where_others_are_refused() {
     let guard = epoch.pin();
     let store = |n: u64| (Decision::Store(slot(n)), ());
     let bytes = mine.bytes_for([100; 4], &guard);
-    let reserved = arena.reserve(bytes).unwrap();
+    let reserved = arena.reserve(bytes, Budget::Writes).unwrap();
     let put_others = |n: u64| others.upsert(&[b'o'; 90][..], &guard, |_| store(n));
     (0u64..).take_while(|n| others.upsert(&tall_key(*n), &guard, |_| store(*n)).is_ok()).for_each(drop);
-    let rest = arena.reserve((40 << 10) - arena.bytes() - bytes).unwrap();
+    let rest = arena.reserve((40 << 10) - arena.bytes() - bytes, Budget::Deletes).unwrap();
     put_others(1).unwrap_err();
     for n in 0..4u8 {
         let key = [n; 100];
-        mine.upsert_at(&key, None, NewKey::Reserved(&reserved), &guard, |_| store(1)).unwrap();
+        mine.upsert_at(&key, None, NewKey::Stored(Budget::Reserved(&reserved)), &guard, |_| store(1))
+            .unwrap();
     }
     drop((reserved, rest));
     put_others(1).unwrap();
@@ -868,8 +869,9 @@ fn what_was_located_is_found_again_after_any_change() {
             for (n, (key, found)) in keys.iter().zip(located).enumerate() {
                 let to = if n % 3 == 0 { None } else { Some(slot(n as u64)) };
                 let decision = to.map_or(Decision::Remove, Decision::Store);
-                let old =
-                    index.upsert_at(key, found.at, NewKey::Allocated, &guard, |old| (decision, old)).unwrap();
+                let old = index
+                    .upsert_at(key, found.at, NewKey::Stored(Budget::Writes), &guard, |old| (decision, old))
+                    .unwrap();
                 assert_eq!(old, model.get(*key).copied(), "{family}, seed {seed}");
                 match to {
                     Some(to) => drop(model.insert(key.to_vec(), to)),

@@ -17,7 +17,7 @@
 
 mod invariants;
 
-use super::arena::{IndexFull, IndexReservation, NODE_BYTES, NULL, NodeArena};
+use super::arena::{Budget, IndexFull, NODE_BYTES, NULL, NodeArena};
 use super::blob;
 use super::edit::{self, Entry, Items, Room};
 use super::longest::LongestKeys;
@@ -204,8 +204,8 @@ pub(super) struct TreeView<'g> {
     pub(super) arena: &'g Arc<NodeArena>,
     pub(super) epoch: &'g Epoch,
     pub(super) tree: &'g Tree,
-    /// What a change takes its memory from first.
-    pub(super) reserved: Option<&'g IndexReservation<'g>>,
+    /// What a change takes its memory from.
+    pub(super) budget: Budget<'g>,
 }
 
 /// A node on a key's path, and what leads to it.
@@ -358,7 +358,7 @@ impl<'g> TreeView<'g> {
     }
 
     fn allocate(&self) -> Result<u32, IndexFull> {
-        let id = self.arena.allocate(self.reserved)?;
+        let id = self.arena.allocate(self.budget)?;
         self.arena.node(id).revive();
         self.tree.nodes.fetch_add(1, Ordering::Relaxed);
         Ok(id)
@@ -411,7 +411,7 @@ impl<'g> TreeView<'g> {
         if !spills(len) {
             return Ok(0);
         }
-        let raw = blob::allocate(self.arena, key, self.reserved)?;
+        let raw = blob::allocate(self.arena, key, self.budget)?;
         self.tree.count_blob(key.len(), 1);
         Ok(raw)
     }

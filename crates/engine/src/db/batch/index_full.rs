@@ -57,7 +57,10 @@ fn a_batch_that_makes_the_tree_higher_is_all_or_nothing() {
         .expect("the tree grows");
     drop((table, db));
     let sim = CrashSim::new(CrashModel::Pages, 64 << 20);
-    let (db, table) = open(&sim, before + 4 * 1024 + 512);
+    // So much for writes, besides the sixty-fourth that is kept for deletes.
+    let for_writes = before + 4 * 1024 + 512;
+    let bytes_max = (for_writes..).find(|bytes| bytes - bytes / 64 / 1024 * 1024 >= for_writes).unwrap();
+    let (db, table) = open(&sim, bytes_max);
     (0..last).for_each(|n| put(&table, &tall(n), n).unwrap());
     assert_eq!(used(&table), before);
     let mut batch = Batch::new();
@@ -193,8 +196,8 @@ impl Stopping {
         let (parts, made) = engine.parts(&self.batch.staged, &writes, (&view, 0)).unwrap();
         let bytes = frame_spec().record_bytes() + parts.iter().map(|part| part.bytes).sum::<usize>();
         let reservation = appenders[0].reserve(&engine.log, SegmentKind::Row, bytes, Claim::Write).unwrap();
-        let reserved = engine.arena.reserve(0).unwrap();
-        let others = engine.arena.reserve((1 << 20) - engine.arena.bytes()).unwrap();
+        let reserved = engine.arena.reserve(0, Budget::Writes).unwrap();
+        let others = engine.arena.reserve((1 << 20) - engine.arena.bytes(), Budget::Deletes).unwrap();
         let stopped = engine.publish_batch(reservation, (&parts, &made), &reserved, &view);
         assert!(stopped.is_err(), "there was memory");
         drop(others);

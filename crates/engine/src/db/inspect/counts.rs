@@ -261,7 +261,7 @@ mod tests {
 
     use super::*;
     use crate::db::fixture::options;
-    use crate::index::{Decision, NewKey};
+    use crate::index::{Budget, Decision, NewKey};
     use crate::{Schema, Table, Type, Value, row};
 
     /// Two rows, one of them under a delta, and a segment that is sealed with something obsolete in it.
@@ -297,7 +297,7 @@ mod tests {
             levels
                 .publish(
                     (b"a", None),
-                    NewKey::Allocated,
+                    NewKey::Stored(Budget::Writes),
                     &epoch.pin(),
                     || false,
                     |_| (Decision::Store(slot), ()),

@@ -127,9 +127,9 @@ impl Engine {
 
     /// A new key was refused for want of room in the index: whether moves may take others out of it.
     pub(crate) fn may_gain_index(&self) -> bool {
-        // What is asked for may be more than one key.
+        // What is asked for may be more than one key, and not all of it is for new keys.
         let most = self.options.index_bytes_max;
-        let is_full = self.arena.bytes().saturating_add(most / 64) >= most;
+        let is_full = self.arena.bytes().saturating_add(most / 32) >= most;
         self.gc.refuse_index(is_full.then(|| self.index_keys()));
         let cycles = self.gc.cycles();
         let can_go_on =

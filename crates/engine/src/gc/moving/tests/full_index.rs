@@ -3,7 +3,7 @@
 use hedgerow_device::{CapacityTier, Clock, CrashModel, CrashSim, FastTier};
 
 use super::{FAST_BYTES, tight_options};
-use crate::{Db, ErrorKind, Options, Schema, Table, Type, row};
+use crate::{Batch, Capacity, Db, ErrorKind, Expiry, Options, Schema, Table, Type, row};
 
 const INDEX_BYTES: u64 = 1 << 20;
 
@@ -93,4 +93,119 @@ fn a_move_comes_first_where_the_index_is_full() {
     db.collect().unwrap();
     assert!(engine.gc.moves() > moves, "no move in the first cycle");
     assert_eq!(table.scan().count() as u64, rows);
+}
+
+/// Rows with keys in order, which fill each leaf to the brim, until the index is full.
+fn fill_in_order(table: &Table, from: u64) -> u64 {
+    let put = |n: &u64| match table.put(n, &row! { n: *n }) {
+        Ok(()) => true,
+        Err(error) if error.kind() == ErrorKind::Full => false,
+        Err(error) => panic!("row {n}: {error}"),
+    };
+    (from..).take_while(put).count() as u64
+}
+
+/// A store that is full of keys is opened with the memory that it was filled with, though its leaves are not filled to the brim again; it says no more than that new keys have no room, until there is some.
+#[test]
+fn a_store_with_a_full_index_is_opened_again() {
+    for capacity in [Capacity::None, Capacity::Beside] {
+        let sim = CrashSim::new(CrashModel::Pages, FAST_BYTES);
+        let options =
+            || Options { index_bytes_max: 512 << 10, capacity: capacity.clone(), ..tight_options(false) };
+        let open = |sim: &CrashSim| {
+            let tiers = (FastTier::simulated(sim), CapacityTier::simulated(sim));
+            let db = Db::open_at(tiers, options(), Clock::manual(1_000)).unwrap();
+            let table = db.ensure_table("t", Schema::new().field("n", Type::U64)).unwrap();
+            (db, table)
+        };
+        let (db, table) = open(&sim);
+        let rows = fill_in_order(&table, 0);
+        assert!(rows > 10_000);
+        drop((table, db));
+        let sim = CrashSim::from_image(&sim.process_kill());
+        let (db, table) = open(&sim);
+        let engine = table.engine();
+        assert!(engine.arena.bytes() > engine.options.index_bytes_max, "nothing is tested");
+        assert_eq!(table.scan().count() as u64, rows);
+        let few = fill_in_order(&table, rows);
+        assert!(few < 50, "{few} more rows than there is a leaf for");
+        table.put(&7u64, &row! { n: 77u64 }).unwrap();
+        for n in 0..rows / 4 {
+            assert!(table.delete(&n).unwrap(), "row {n}");
+        }
+        while db.collect().unwrap() > 0 {}
+        let more = fill_in_order(&table, rows + few);
+        assert!(more > rows / 8, "{more} more rows");
+        assert_eq!(table.scan().count() as u64, rows - rows / 4 + few + more);
+        db.check_counts().unwrap();
+    }
+}
+
+/// What had left the index, but not the log, is in the index again when the store is opened: however much that is.
+#[test]
+fn expired_rows_that_are_in_the_log_still_keep_no_store_closed() {
+    let sim = CrashSim::new(CrashModel::Pages, 16 << 20);
+    let clock = Clock::manual(1_000);
+    let open = |sim: &CrashSim| {
+        let options = Options {
+            index_bytes_max: 512 << 10,
+            capacity: Capacity::None,
+            fast_tier_bytes_max: 16 << 20,
+            ..tight_options(false)
+        };
+        let tiers = (FastTier::simulated(sim), CapacityTier::simulated(sim));
+        let db = Db::open_at(tiers, options, clock.clone()).unwrap();
+        let table = db.ensure_table("t", Schema::new().field("n", Type::U64)).unwrap();
+        (db, table)
+    };
+    let (db, table) = open(&sim);
+    let mut next = 0;
+    for wave in 1..=4u64 {
+        // Some that stay lie among them, or their segments were freed.
+        for n in 0..7_000 {
+            let expiry = Expiry::at_unix_ms(if n % 7 == 0 { u64::MAX } else { 1_000 + wave * 1_000 });
+            table.put_expiring(&key(next), &row! { n: next }, expiry).unwrap();
+            next += 1;
+        }
+        clock.advance_ms(1_000);
+        table.engine().sweep_now();
+    }
+    assert_eq!(table.len(), 4_000);
+    drop((table, db));
+    let sim = CrashSim::from_image(&sim.process_kill());
+    let (db, table) = open(&sim);
+    let engine = table.engine();
+    assert!(engine.arena.bytes() > engine.options.index_bytes_max, "nothing is tested");
+    engine.sweep_now();
+    assert_eq!((table.len(), table.scan().count()), (4_000, 4_000));
+    fill_in_order(&table, next);
+    db.check_counts().unwrap();
+}
+
+/// Rows below are deleted though the index is full and nothing moves: a tombstone that says so has memory kept for it.
+#[test]
+fn rows_below_are_deleted_where_the_index_is_full() {
+    let sim = CrashSim::new(CrashModel::Pages, FAST_BYTES);
+    let (db, table) = open(&sim);
+    let below = fill_in_order(&table, 0);
+    table.engine().move_now();
+    assert!(table.engine().runs.current().counts().rows > below / 8, "little moved");
+    let snapshot = db.snapshot();
+    let above = fill_in_order(&table, below);
+    assert!(table.put(&0u64, &row! { n: 1u64 }).is_err(), "a row below that is written is a new key");
+    for n in (0..below / 8).step_by(300) {
+        assert!(table.delete(&n).unwrap(), "row {n}");
+        table.remove(&(n + 100)).unwrap();
+        let mut batch = Batch::new();
+        batch.delete(&table, &(n + 200)).unwrap();
+        batch.delete(&table, &(n + 201)).unwrap();
+        db.write(&batch).unwrap();
+        for gone in [n, n + 100, n + 200, n + 201] {
+            assert!(table.get(&gone).unwrap().is_none(), "row {gone}");
+        }
+    }
+    drop(snapshot);
+    let deleted = (0..below / 8).step_by(300).count() as u64 * 4;
+    assert_eq!(table.scan().count() as u64, below + above - deleted);
+    db.check_counts().unwrap();
 }
