@@ -225,7 +225,8 @@ impl Index {
     ) -> Result<R, IndexFull> {
         let (is_stored, budget) = match new_key {
             NewKey::Stored(budget) => (true, budget),
-            NewKey::NotStored => (false, Budget::Writes),
+            // It takes none but for the first leaf of a tree.
+            NewKey::NotStored => (false, Budget::Beyond),
         };
         debug_assert!((1..=Self::KEY_BYTES_MAX).contains(&key.len()), "a key of {} bytes", key.len());
         let (mut backoff, mut planted) = (Backoff::new(), false);

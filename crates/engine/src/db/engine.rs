@@ -56,6 +56,7 @@ impl Engine {
         let threads = options.recovery_threads.max(1);
         let (engine, found) = Engine::load(tiers, options, clock)?;
         engine.recovery().run(&found, threads)?;
+        engine.arena.is_opened();
         engine.settle_runs()?;
         Ok(engine)
     }
