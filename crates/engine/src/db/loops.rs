@@ -131,6 +131,7 @@ impl Engine {
             }
             // Something else may be there.
             Merged::Nothing => Ok(goes_on),
+            Merged::LacksRoom => Ok(true),
             Merged::NotNow | Merged::Stopped => Ok(false),
         }
     }

@@ -18,16 +18,21 @@ use crate::sst::Sst;
 
 /// So many records of a file are read: a twentieth more or less of them may have expired than is thought.
 const SAMPLED: u64 = 96;
-/// Files that are read at one look: tens of ms of a slow disk.
-const FILES_AT_ONCE: usize = 4;
+/// A file of which nothing could be read is looked at again after so long.
+const UNREAD_PAUSE_MS: u64 = 10 * 60 * 1000;
 
 /// Of one file, when how many of its bytes expire.
 #[derive(Debug, Default)]
-struct Sample(Vec<(u64, u64)>);
+pub(super) struct Sample {
+    expiries: Vec<(u64, u64)>,
+    /// When nothing of it could be read.
+    unread_at_ms: Option<u64>,
+}
 
 impl Sample {
-    fn of(run: &OpenRun, sst: &Sst) -> Sample {
-        let mut sample = Sample::default();
+    /// What cannot be read is passed over: a merge will say so.
+    pub(super) fn of(run: &OpenRun, sst: &Sst, now_ms: u64) -> Sample {
+        let mut sample = Sample { unread_at_ms: Some(now_ms), ..Sample::default() };
         let (mut random, all) = (Random::from_seed(sst.id().number), sst.counts().records().max(1));
         for of_table in sst.tables().iter().filter(|of_table| of_table.expires) {
             let count = (SAMPLED * of_table.counts.records()).div_ceil(all);
@@ -35,9 +40,10 @@ impl Sample {
             let read: u64 = records.iter().map(|found| found.record().record_bytes() as u64).sum();
             for found in records {
                 let record = found.record();
+                sample.unread_at_ms = None;
                 if let (RecordKind::Row, Some(at_ms)) = (record.kind(), record.expires_at_ms()) {
                     let bytes = share(of_table.counts.bytes, record.record_bytes() as u64, read);
-                    sample.0.push((at_ms, bytes));
+                    sample.expiries.push((at_ms, bytes));
                 }
             }
         }
@@ -45,8 +51,12 @@ impl Sample {
     }
 
     fn expired(&self, now_ms: u64) -> u64 {
-        let past = self.0.iter().filter(|(at_ms, _)| is_past(Some(*at_ms), now_ms));
+        let past = self.expiries.iter().filter(|(at_ms, _)| is_past(Some(*at_ms), now_ms));
         past.map(|(_, bytes)| bytes).sum()
+    }
+
+    fn is_to_be_read(&self, now_ms: u64) -> bool {
+        self.unread_at_ms.is_some_and(|at_ms| now_ms.abs_diff(at_ms) >= UNREAD_PAUSE_MS)
     }
 }
 
@@ -57,37 +67,28 @@ pub(super) struct Expired {
 }
 
 impl Expired {
-    /// Files of which nothing is known, with a run that each is in; not more than are read at one look.
-    pub(super) fn unknown<'r>(&self, runs: &'r OpenRuns) -> Vec<(&'r OpenRun, &'r Sst)> {
+    /// Files of which nothing is known, with a run that each is in.
+    pub(super) fn unknown<'r>(&self, runs: &'r OpenRuns, now_ms: u64) -> Vec<(&'r OpenRun, &'r Sst)> {
         let expires = |sst: &Sst| sst.tables().iter().any(|of_table| of_table.expires);
+        let is_known = |number| self.files.get(&number).is_some_and(|sample| !sample.is_to_be_read(now_ms));
         let ranges = runs.runs.iter().flat_map(|run| run.ranges.iter().map(move |range| (run, &range.sst)));
         let mut seen = BTreeSet::new();
         let unknown = ranges.filter(|(_, sst)| {
             let number = sst.id().number;
-            expires(sst) && !self.files.contains_key(&number) && seen.insert(number)
+            expires(sst) && !is_known(number) && seen.insert(number)
         });
-        unknown.take(FILES_AT_ONCE).collect()
+        unknown.collect()
     }
 
-    /// Keeps what was read of files, and forgets those that do not count.
-    pub(super) fn take_in(&mut self, read: ReadExpiries, runs: &OpenRuns) {
+    /// Keeps what was read of a file, and forgets those that do not count.
+    pub(super) fn take_in(&mut self, number: u64, sample: Sample, runs: &OpenRuns) {
         self.files.retain(|&number, _| runs.file(number).is_some());
-        self.files.extend(read.0);
+        self.files.insert(number, sample);
     }
 
     /// Of a range of a file.
     pub(super) fn of(&self, range: &OpenRange, now_ms: u64) -> u64 {
         let expired = self.files.get(&range.sst.id().number).map_or(0, |sample| sample.expired(now_ms));
         share(expired, range.bytes(), range.sst.counts().bytes)
-    }
-}
-
-/// What was read of files.
-pub(super) struct ReadExpiries(Vec<(u64, Sample)>);
-
-impl ReadExpiries {
-    /// Reads some records of each. What cannot be read is passed over: a merge will say so.
-    pub(super) fn of(files: &[(&OpenRun, &Sst)]) -> ReadExpiries {
-        ReadExpiries(files.iter().map(|(run, sst)| (sst.id().number, Sample::of(run, sst))).collect())
     }
 }

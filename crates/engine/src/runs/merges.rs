@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{OpenRun, OpenRuns};
 use std::sync::Arc;
 
-use super::expired::{Expired, ReadExpiries};
+use super::expired::{Expired, Sample};
 use super::garbage::{Replaced, ReplacedSample, estimate};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -76,12 +76,15 @@ impl Merges {
         self.replaced.lock().take_in(estimated);
     }
 
-    /// Reads when rows of files expire of which nobody knows that, as many files as are read at one look.
-    pub(super) fn look_at_expiries(&self, runs: &OpenRuns) {
-        let unknown = self.expired.lock().unknown(runs);
-        if !unknown.is_empty() {
-            let read = ReadExpiries::of(&unknown);
-            self.expired.lock().take_in(read, runs);
+    /// Reads when rows of files expire of which nobody knows that.
+    pub(super) fn look_at_expiries(&self, runs: &OpenRuns, now_ms: u64, is_stopped: &dyn Fn() -> bool) {
+        let unknown = self.expired.lock().unknown(runs, now_ms);
+        for (run, sst) in unknown {
+            if is_stopped() {
+                return;
+            }
+            let sample = Sample::of(run, sst, now_ms);
+            self.expired.lock().take_in(sst.id().number, sample, runs);
         }
     }
 

@@ -52,6 +52,10 @@ const READ_BYTES_MAX: u64 = 8 * TARGET_BYTES;
 const HANDED_DOWN_ONE_IN: u64 = 4;
 /// No more change their run by one edit.
 const HANDED_DOWN_MAX: usize = 64;
+/// What of a range has expired counts as garbage once it is one in so many of its bytes; where there is little room, in so many. Rows expire all the time, and for each of them nothing is written anew.
+const EXPIRED_ONE_IN: [u64; 2] = [4, 16];
+/// A tombstone takes so many bytes, about.
+const TOMBSTONE_BYTES: u64 = 96;
 /// So many keys are merged between two looks at whether others are to go first, or the store is being closed.
 const KEYS_BETWEEN_LOOKS: u32 = 256;
 
@@ -101,6 +105,8 @@ pub(crate) enum Merged {
     Nothing,
     /// Some of the runs cannot be merged now: a live snapshot does not see all of them, a table of theirs is being loaded, or one has a damaged file.
     NotNow,
+    /// A file that was to be written anew alone did not fit. It is not tried again before there is more room, and another may fit.
+    LacksRoom,
     /// The store is being closed.
     Stopped,
 }
@@ -550,6 +556,12 @@ fn gone_bytes<S: MergeStore>(range: &OpenRange, store: &S) -> u64 {
     share(bytes, range.bytes(), range.sst.counts().bytes)
 }
 
+/// What tombstones in the place of rows that take so many bytes of a range would take, at most.
+fn tombstone_bytes(range: &OpenRange, bytes: u64) -> u64 {
+    let counts = range.sst.counts();
+    share(bytes, (TOMBSTONE_BYTES * counts.records()).min(counts.bytes), counts.bytes)
+}
+
 /// Whether a merge takes nothing off a range.
 fn is_kept_as_it_is<S: MergeStore>(range: &OpenRange, store: &S) -> bool {
     let mut tables = range.sst.tables().iter();
@@ -614,15 +626,18 @@ impl Runs {
         }
         let room = self.room();
         let written = self.write_slice(log, &mut slice, store);
-        let written = written.map_err(|failure| {
-            if failure.error.kind() == ErrorKind::Full && slice.inputs().len() == 1 {
+        let written = match written {
+            Ok(Some(written)) => written,
+            Ok(None) => return Ok(Merged::Stopped),
+            Err(failure) if failure.error.kind() == ErrorKind::Full && slice.inputs().len() == 1 => {
                 // Others may have taken some meanwhile, and given it back.
                 let room = room.min(self.room());
                 self.merges.lacked_room(slice.ranges().map(|range| range.sst.id().number), room);
+                drop(failed(failure.error, failure.files));
+                return Ok(Merged::LacksRoom);
             }
-            failed(failure.error, failure.files)
-        });
-        let Some(written) = written? else { return Ok(Merged::Stopped) };
+            Err(failure) => return Err(failed(failure.error, failure.files)),
+        };
         if let Err(error) = self.put_in_place(log, &slice, &written, store) {
             // It may count, where the log takes no more writes.
             if log.check_writable().is_ok() {
@@ -630,22 +645,28 @@ impl Runs {
             }
             return Err(failed(error, Vec::new()));
         }
-        // What was written anew alone, for what of its files did not count or was of no table, is that no more: there is an end of it.
-        let counting = runs.counting_bytes();
+        // What was written anew alone, for what of its files did not count, was of no table or had expired, is that no more: there is an end of it.
+        let (counting, now_ms) = (runs.counting_bytes(), store.now_ms());
         let goes_alone = |range: &OpenRange| {
             trimmed_bytes(range, &counting) > 0
                 || range.keys != *range.sst.keys()
                 || gone_bytes(range, store) > 0
+                || self.merges.expired.lock().of(range, now_ms) > 0
         };
         let was_alone = slice.inputs().len() == 1 && slice.inputs.start > 0 && slice.ranges().any(goes_alone);
         let sees_all_newer = slice.inputs.start == 0 || job.upto.is_some() && !was_alone;
-        self.count_taken_off(&slice, &written, sees_all_newer);
+        self.count_taken_off(&slice, &written, (sees_all_newer, was_alone));
         job.from = successor(std::mem::take(&mut slice.keys[1]));
         Ok(Merged::Slice)
     }
 
     /// A slice counts. What newer runs than its own replaced of it is garbage still, unless it has to be taken for gone: with what is written anew for that alone, there would be no end of it.
-    fn count_taken_off(&self, slice: &Slice<'_>, written: &WrittenSlice, sees_all_newer: bool) {
+    fn count_taken_off(
+        &self,
+        slice: &Slice<'_>,
+        written: &WrittenSlice,
+        (sees_all_newer, was_alone): (bool, bool),
+    ) {
         let mut replaced = self.merges.replaced.lock();
         let mut taken = 0;
         for Trimmed { number, left, .. } in &written.trimmed {
@@ -657,7 +678,12 @@ impl Runs {
         }
         let kept: u64 = written.files.iter().map(|sst| sst.counts().bytes).sum();
         let taken_off = written.read_bytes.saturating_sub(kept);
-        let still = if sees_all_newer { 0 } else { taken.saturating_sub(taken_off) };
+        let still = match (sees_all_newer, was_alone) {
+            (true, _) => 0,
+            // As much of what is left as of all: what was taken off is not what newer runs replaced.
+            (false, true) => share(taken, kept, written.read_bytes),
+            (false, false) => taken.saturating_sub(taken_off),
+        };
         for sst in &written.files {
             replaced.give(sst.id().number, share(still, sst.counts().bytes, kept));
         }
@@ -702,7 +728,7 @@ impl Runs {
     pub(crate) fn next_merge<S: MergeStore>(&self, store: &S, limits: MergeLimits) -> Option<MergeJob> {
         let runs = Arc::clone(&self.current());
         self.merges.estimate(&runs, &|| !store.goes_on());
-        self.merges.look_at_expiries(&runs);
+        self.merges.look_at_expiries(&runs, store.now_ms(), &|| !store.goes_on());
         let weights = self.weights(&runs, store);
         self.merges.set_garbage(weights.iter().map(RunWeight::garbage).sum());
         let choice = match self.is_tight() {
@@ -730,7 +756,9 @@ impl Runs {
                 let (file_bytes, number) = (range.sst.file_bytes().ok()?, range.sst.id().number);
                 // Of a file of several ranges all must be written anew before it goes.
                 let counting = counting.get(&number).copied().unwrap_or(0);
-                let counts = counting.saturating_sub(weight.gone + weight.expired);
+                let is_oldest = at + 1 == runs.runs.len();
+                let tombstones = if is_oldest { 0 } else { tombstone_bytes(range, weight.expired) };
+                let counts = counting.saturating_sub(weight.gone + weight.expired) + tombstones;
                 let needed = share(file_bytes, counts, range.sst.counts().bytes);
                 // How much was cut off is known by whole blocks of the index, and a short file has one or two.
                 let is_cut = range.keys != *range.sst.keys();
@@ -761,13 +789,18 @@ impl Runs {
         let is_free = self.may_merge(run, store);
         let (replaced, expired) = (self.merges.replaced.lock(), self.merges.expired.lock());
         let now_ms = store.now_ms();
+        let least = if self.is_tight() { EXPIRED_ONE_IN[1] } else { EXPIRED_ONE_IN[0] };
+        let expired = |range: &OpenRange| {
+            let bytes = expired.of(range, now_ms);
+            if bytes * least >= range.bytes() { bytes } else { 0 }
+        };
         let of_range = |range: &OpenRange| RangeWeight {
             keys: range.keys.clone(),
             bytes: range.bytes(),
             obsolete: replaced.of(range),
             // What of one that is not free belongs to nobody may be of a table to be.
             gone: if is_free { gone_bytes(range, store) } else { 0 },
-            expired: expired.of(range, now_ms),
+            expired: expired(range),
             trimmed: trimmed_bytes(range, counting),
         };
         RunWeight { ranges: run.ranges.iter().map(of_range).collect(), is_free }
