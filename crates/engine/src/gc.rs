@@ -146,9 +146,21 @@ impl Engine {
 
     /// Cycles by hand, until writers have room again or there is none to be made; returns how many segments were given back.
     pub(crate) fn run_gc_now(&self) -> Result<usize> {
-        if !self.options.background {
-            self.sweep_now();
+        let sweeps = !self.options.background;
+        if sweeps {
+            self.sweep_due_now();
         }
+        match self.run_gc_for_now() {
+            // Perhaps nothing is obsolete but what expired where nobody has come by.
+            Ok(0) if sweeps => {}
+            Err(full) if sweeps && full.kind() == ErrorKind::Full => {}
+            done => return done,
+        }
+        self.sweep_now();
+        self.run_gc_for_now()
+    }
+
+    fn run_gc_for_now(&self) -> Result<usize> {
         let mut freed = 0;
         for _ in 0..MANUAL_CYCLES_MAX {
             let _cycle = self.gc.begin_cycle();

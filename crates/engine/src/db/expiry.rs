@@ -15,7 +15,6 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use crate::Result;
 use crate::db::append::IndexEntry;
 use crate::db::counters::Count;
 use crate::db::deleted::{TombstoneWalk, is_row};
@@ -27,6 +26,7 @@ use crate::index::{Decision, LogSlot, ScanBatch, Tag};
 use crate::log::Appender;
 use crate::log::format::Record;
 use crate::sync::atomic::Ordering;
+use crate::{ErrorKind, Result};
 
 /// How often the sweeper looks.
 const ROUND: Duration = Duration::from_millis(100);
@@ -68,14 +68,23 @@ impl Engine {
         }
     }
 
-    /// Removes all that has expired in the log, in a store without threads.
-    pub(crate) fn sweep_now(&self) {
+    /// Removes what has expired in segments that are due, in a store without threads.
+    pub(crate) fn sweep_due_now(&self) {
         for due in self.log.due(self.clock.now_ms()) {
             self.sweep_segment(due.extent);
         }
+    }
+
+    /// Removes all that has expired in the log, by a walk over the tables of which rows expire.
+    pub(crate) fn sweep_now(&self) {
+        self.sweep_due_now();
         for table in self.catalog.all().iter().filter(|table| table.expiry.rows() > 0) {
             let mut pass = Pass::default();
-            while self.sweep(table, &mut pass).is_ok() && !pass.cursor.is_at_start() {}
+            while {
+                // What was refused is found again.
+                drop(self.sweep(table, &mut pass));
+                !pass.cursor.is_at_start()
+            } {}
         }
     }
 
@@ -127,7 +136,7 @@ impl Engine {
             match self.remove_expired(&table, &key) {
                 Ok(removed) => swept.removed += usize::from(removed),
                 // A row that is corrupted stays: whoever reads it is told. For want of room the rest wait, too.
-                Err(error) if error.kind() == crate::ErrorKind::Corrupted => {}
+                Err(error) if error.kind() == ErrorKind::Corrupted => {}
                 Err(_) => {
                     self.log.sweep_again(&sweeping, now_ms + AGAIN_MS);
                     break;
@@ -261,7 +270,17 @@ impl Engine {
                 pass.finish(&table.expiry);
             }
         }
-        expired.iter().try_for_each(|key| self.remove_expired(table, key).map(drop))
+        let mut refused = Ok(());
+        for key in &expired {
+            match self.remove_expired(table, key) {
+                // In a store without threads nobody waits for room, and others may need none.
+                Err(full) if full.kind() == ErrorKind::Full && !self.options.background => {
+                    refused = Err(full)
+                }
+                removed => drop(removed?),
+            }
+        }
+        refused
     }
 }
 
