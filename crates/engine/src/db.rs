@@ -58,6 +58,7 @@ pub(crate) mod recover;
 mod refused;
 pub(crate) mod repair;
 mod salvage;
+mod saved_index;
 pub(crate) mod scan;
 pub(crate) mod shared_table;
 #[cfg(all(test, shuttle))]

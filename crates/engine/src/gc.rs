@@ -244,6 +244,12 @@ impl Engine {
         Ok(self.free_settled()? + self.free_pending()?)
     }
 
+    /// Frees victims that wait for nothing but this, of a store that is about to be closed.
+    pub(crate) fn free_what_was_emptied(&self) -> Result<usize> {
+        let _cycle = self.gc.lock.read();
+        if self.gc.knows_all() { Ok(0) } else { self.settle(Vec::new()) }
+    }
+
     /// A move, if there is little room and collecting alone does not make it, or the store is at rest; returns how many victims it queued.
     fn move_if_wanted(&self) -> Result<usize> {
         let lacks_room = self.missing_landing() > 0;

@@ -193,6 +193,30 @@ impl Levels {
         }
     }
 
+    /// Comes by all keys in order, rows and tombstones, each with the slot of its newest version.
+    ///
+    /// # Errors
+    /// Those of `visit`, which ends it.
+    pub(crate) fn each_version<E>(
+        &self,
+        guard: &Guard<'_>,
+        mut visit: impl FnMut(&[u8], Slot) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let (mut rows, mut apart) = (TreeWalk::of(self.young.rows()), TreeWalk::of(self.young.tombstones()));
+        loop {
+            let row_is_next = match (rows.head(guard), apart.head(guard)) {
+                (None, None) => return Ok(()),
+                (Some((row, _)), Some((tombstone, _))) => row < tombstone,
+                (row, _) => row.is_some(),
+            };
+            let next = if row_is_next { &mut rows } else { &mut apart };
+            if let Some((key, slot)) = next.head(guard) {
+                visit(key, slot)?;
+            }
+            next.at += 1;
+        }
+    }
+
     /// Puts the next rows of a walk into `batch`, at most `count`, as [`Levels::scan`]; whether there are more. If not, the cursor is
     /// back at the first row.
     pub(crate) fn next_rows(
@@ -285,6 +309,31 @@ impl Cursor {
     /// Whether the walk has not begun, or came to its end.
     pub(crate) fn is_at_start(&self) -> bool {
         self.0 == Bound::Unbounded
+    }
+}
+
+/// A walk of one tree, some keys at a time.
+struct TreeWalk<'t> {
+    tree: &'t Index,
+    cursor: Cursor,
+    batch: ScanBatch,
+    at: usize,
+    more: bool,
+}
+
+impl<'t> TreeWalk<'t> {
+    const KEYS: usize = 1024;
+
+    fn of(tree: &'t Index) -> TreeWalk<'t> {
+        TreeWalk { tree, cursor: Cursor::default(), batch: ScanBatch::default(), at: 0, more: true }
+    }
+
+    fn head(&mut self, guard: &Guard<'_>) -> Option<(&[u8], Slot)> {
+        while self.at == self.batch.len() && self.more {
+            self.more = self.cursor.step(self.tree, TreeWalk::KEYS, guard, &mut self.batch);
+            self.at = 0;
+        }
+        (self.at < self.batch.len()).then(|| (self.batch.key(self.at), self.batch.slots()[self.at]))
     }
 }
 

@@ -16,6 +16,7 @@ pub(crate) mod format;
 mod open;
 mod replay;
 mod salvage;
+pub(crate) mod saved;
 pub(crate) mod segment;
 mod segments;
 #[cfg(all(test, shuttle))]

@@ -8,5 +8,6 @@
 pub(crate) mod catalog;
 pub(crate) mod edits;
 pub(crate) mod root;
+pub(crate) mod saved_index;
 pub(crate) mod segment_list;
 pub(crate) mod version;

@@ -204,6 +204,9 @@ pub struct Options {
     /// progress), and writers slow down beforehand while space is low. Default true. Without, such a write fails at once
     /// with [`Busy`](crate::ErrorKind::Busy), for a program whose threads must not sleep.
     pub wait_for_space: bool,
+    /// A store whose log takes at least so many bytes saves its index when it is closed, so that the log need not be read when it is opened next. That takes 20 to 40 bytes for each key, of free space in the fast tier,
+    /// until then. Default 64 MiB; `u64::MAX` for never.
+    pub saved_index_bytes_min: u64,
     /// Threads that replay the log when opening. Default: the cores of the machine, at most 8.
     pub recovery_threads: usize,
     /// Where sorted tables are, which hold rows that are not in the log. Their directory is made when the first of them is, and belongs to
@@ -243,6 +246,7 @@ impl Default for Options {
             create: true,
             read_only: false,
             index_bytes_max: INDEX_BYTES_MAX,
+            saved_index_bytes_min: 64 << 20,
             background: true,
             wait_for_space: true,
             recovery_threads: std::thread::available_parallelism().map_or(2, |n| n.get()).min(8),
@@ -328,6 +332,8 @@ setters! {
     background: bool,
     /// Whether a write that finds no room waits while gc may make some, about a second. Default true.
     wait_for_space: bool,
+    /// How long a log must be for the index to be saved when the store is closed. Default 64 MiB.
+    saved_index_bytes_min: u64,
     /// Threads that replay the log when opening. Default: the cores of the machine, at most 8.
     recovery_threads: usize,
     /// The most bytes that sorted tables may take. Default: what the disk has.
@@ -361,6 +367,7 @@ mod tests {
             .index_bytes_max(1 << 25)
             .background(false)
             .wait_for_space(false)
+            .saved_index_bytes_min(1 << 22)
             .recovery_threads(99)
             .capacity("/mnt/large")
             .capacity_bytes_max(1 << 40)
@@ -389,6 +396,7 @@ mod tests {
             index_bytes_max: 1 << 25,
             background: false,
             wait_for_space: false,
+            saved_index_bytes_min: 1 << 22,
             recovery_threads: 99,
             capacity: Capacity::At("/mnt/large".into()),
             capacity_bytes_max: 1 << 40,

@@ -43,6 +43,7 @@ pub(super) const WHOLE_ENGINE: &[(&str, &str)] = &[
     ("crates/engine/src/db/loops", "the background loops, and what each is given"),
     ("crates/engine/src/db/metrics", "what all parts count"),
     ("crates/engine/src/db/read", "one read"),
+    ("crates/engine/src/db/saved_index", "all that a walk would find, saved and taken over"),
     ("crates/engine/src/db/refused", "what must not compile"),
     ("crates/engine/src/db/write", "one write"),
     ("crates/engine/src/gc", "freeing segments: copies are writes"),

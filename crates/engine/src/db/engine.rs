@@ -22,7 +22,7 @@ use crate::scheduler::Scheduler;
 use crate::scheduler::gc_state::GcState;
 use crate::scheduler::merge_queue::MergeQueue;
 use crate::scheduler::reorder_queue::ReorderQueue;
-use crate::sync::atomic::Ordering;
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::{Capacity, Durability, Error, ErrorKind, Options, Result};
 
 /// One open store.
@@ -48,6 +48,8 @@ pub(crate) struct Engine {
     pub(crate) reorder_queue: ReorderQueue,
     pub(crate) cache: Cache,
     pub(crate) scheduler: Scheduler,
+    /// It was opened by a saved index.
+    pub(super) index_was_saved: AtomicBool,
 }
 
 impl Engine {
@@ -55,7 +57,9 @@ impl Engine {
     pub(crate) fn open(tiers: impl Into<Tiers>, options: Options, clock: Clock) -> Result<Engine> {
         let threads = options.recovery_threads.max(1);
         let (engine, found) = Engine::load(tiers, options, clock)?;
-        engine.recovery().run(&found, threads)?;
+        if !engine.open_saved(&found, threads)? {
+            engine.recovery().run(&found, threads)?;
+        }
         engine.arena.is_opened();
         engine.settle_runs()?;
         Ok(engine)
@@ -147,6 +151,7 @@ impl Engine {
             reorder_queue,
             cache,
             scheduler: Scheduler::default(),
+            index_was_saved: AtomicBool::new(false),
         })
     }
 
@@ -219,9 +224,14 @@ impl Engine {
     pub(crate) fn close(&self) -> Result<()> {
         self.scheduler.stop();
         self.runs.remove_dropped();
+        // What waits for nobody any more is free then, and need not be remembered.
+        drop(self.free_what_was_emptied());
         let stored = self.catalog.checkpoint(&self.log);
         // What was changed since, by whoever still had a table, is in the log alone and counts from there.
-        self.log.close(|| self.catalog.has_logged_changes()).and(stored)
+        self.log.close(|| self.catalog.has_logged_changes()).and(stored)?;
+        // Without it the log is walked.
+        drop(self.save_index());
+        Ok(())
     }
 }
 

@@ -35,6 +35,8 @@ pub(crate) fn options() -> Options {
         background: false,
         recovery_threads: 1,
         index_bytes_max: 16 << 20,
+        // Each store that is closed is opened by its saved index, in the place of a walk.
+        saved_index_bytes_min: 0,
         ..Options::default()
     }
 }

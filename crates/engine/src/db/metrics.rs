@@ -36,6 +36,8 @@ pub struct Metrics {
     pub obsolete_bytes: u64,
     /// Bytes of segments where there is no record: what open ones have room for, and what was left over when they were sealed.
     pub unused_bytes: u64,
+    /// The store was opened by the index that was saved when it was closed, and its log was not read.
+    pub index_was_saved: bool,
     /// Whole rows written.
     pub puts: u64,
     /// Partial updates written.
@@ -125,6 +127,7 @@ impl Engine {
             live_bytes,
             obsolete_bytes,
             unused_bytes,
+            index_was_saved: self.index_was_saved.load(Ordering::Relaxed),
             puts: self.counters.sum(Count::Put),
             updates: self.counters.sum(Count::Update),
             gets: self.counters.sum(Count::Get),

@@ -505,6 +505,35 @@ impl GcState {
         !dropped.counts.is_empty() && dropped.counts.contains_key(&hash())
     }
 
+    /// Whether all that is known of records that left the index holds still when nothing else is known: no count was lost, and nothing waits to be freed.
+    pub(crate) fn knows_all(&self) -> bool {
+        !self.counts_lost.load(Ordering::Relaxed)
+            && self.pending.lock().is_empty()
+            && self.moved_from.lock().is_empty()
+    }
+
+    /// By segment, the offsets of records that left the index uncounted.
+    ///
+    /// # Errors
+    /// Those of `visit`.
+    pub(crate) fn each_dropped<E>(
+        &self,
+        mut visit: impl FnMut(u32, &[u64]) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
+        self.dropped.lock().iter().try_for_each(|(&extent, offsets)| visit(extent, offsets))
+    }
+
+    /// The same of the hashes of their keys, as far as they are kept.
+    ///
+    /// # Errors
+    /// Those of `visit`.
+    pub(crate) fn each_dropped_key<E>(
+        &self,
+        mut visit: impl FnMut(u32, &[u64]) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
+        self.dropped_keys.lock().by_extent.iter().try_for_each(|(&extent, hashes)| visit(extent, hashes))
+    }
+
     /// Forgets the records in a segment that is free now; returns those that left the index, by offset.
     pub(crate) fn forget_dropped(&self, extent: u32) -> Vec<u64> {
         self.dropped_keys.lock().remove(extent);

@@ -274,6 +274,7 @@ fn of_fast_tier(metrics: &Metrics) -> Vec<(&'static str, u64)> {
         ("live_bytes", metrics.live_bytes),
         ("obsolete_bytes", metrics.obsolete_bytes),
         ("unused_bytes", metrics.unused_bytes),
+        ("index_was_saved", u64::from(metrics.index_was_saved)),
         ("puts", metrics.puts),
         ("updates", metrics.updates),
         ("gets", metrics.gets),

@@ -1,0 +1,347 @@
+use std::collections::BTreeMap;
+
+use hedgerow_device::{CapacityTier, Clock, CrashModel, CrashSim, FastTier, Random, Survivors};
+
+use super::*;
+use crate::db::fixture::{Scratch, options};
+use crate::{Capacity, Db, Durability, Expiry, Options, Schema, Table, Type, row};
+
+const FAST_BYTES: u64 = 8 << 20;
+
+fn opened(sim: &CrashSim, clock: &Clock, options: Options) -> Db {
+    let tiers = (FastTier::simulated(sim), CapacityTier::simulated(sim));
+    Db::open_at(tiers, options, clock.clone()).unwrap()
+}
+
+fn small() -> Options {
+    Options {
+        segment_bytes: 256 << 10,
+        fast_tier_bytes_max: FAST_BYTES,
+        durability: Durability::Process,
+        ..options()
+    }
+}
+
+fn is_saved(db: &Db) -> bool {
+    db.metrics().index_was_saved
+}
+
+/// All slots of all tables, as they lead into the log.
+fn slots_of(db: &Db) -> BTreeMap<(u32, Vec<u8>), Slot> {
+    slots_in(db.engine())
+}
+
+fn slots_in(engine: &Engine) -> BTreeMap<(u32, Vec<u8>), Slot> {
+    let (guard, mut slots) = (engine.log.pin(), BTreeMap::new());
+    for table in engine.catalog.all() {
+        let id = table.id.load(Ordering::Acquire);
+        let visit = |key: &[u8], slot| {
+            let slot = *engine.cache.log_slot(slot, &guard);
+            assert_eq!(slots.insert((id, key.to_vec()), slot), None, "{}", key.escape_ascii());
+            Ok::<(), ()>(())
+        };
+        table.levels.each_version(&guard, visit).unwrap();
+    }
+    slots
+}
+
+fn fields(table: &Table) -> BTreeMap<Vec<u8>, (i64, Option<u64>)> {
+    table
+        .scan()
+        .map(|row| {
+            let row = row.unwrap();
+            (row.key().to_vec(), (row.get_as::<i64>("n").unwrap(), row.expires_at_ms()))
+        })
+        .collect()
+}
+
+/// Everything that leaves something behind which a walk would find: deltas, deletes, rows that expire and that did, rows that were collected and that moved, tables that were cleared and dropped.
+struct Busy {
+    db: Option<Db>,
+    clock: Clock,
+    random: Random,
+    next_table: u32,
+}
+
+impl Busy {
+    fn work(&mut self, steps: u32) {
+        let db = self.db.as_ref().unwrap();
+        for _ in 0..steps {
+            let name = format!("t{}", self.random.below(3));
+            let table =
+                db.ensure_table(&name, Schema::new().field("n", Type::I64).nullable("s", Type::String));
+            let table = table.unwrap();
+            let n = self.random.below(2_000);
+            let key = format!("{:032x}", n.wrapping_mul(0x9e37_79b9_7f4a_7c15)).into_bytes();
+            let text = "x".repeat(self.random.below(600) as usize);
+            let at_ms = Expiry::at_unix_ms(self.clock.now_ms() + 1 + self.random.below(2_000));
+            let done = match self.random.below(1_000) {
+                0..400 => table.put(&key, &row! { n: n as i64, s: text.as_str() }),
+                400..600 => table.update(&key, &row! { n: -(n as i64) }).map(drop),
+                600..700 => table.delete(&key).map(drop),
+                700..850 => table.put_expiring(&key, &row! { n: n as i64, s: text.as_str() }, at_ms),
+                850..900 => table.get(&key).map(drop),
+                900..950 => {
+                    self.clock.advance_ms(50);
+                    Ok(())
+                }
+                950..985 => db.collect().map(drop),
+                985..995 => {
+                    db.engine().sweep_now();
+                    Ok(())
+                }
+                995 => table.clear(),
+                996 => {
+                    drop(table);
+                    db.drop_table(&name).map(drop)
+                }
+                _ => {
+                    self.next_table += 1;
+                    db.create_table(&format!("other{}", self.next_table), Schema::flat()).map(drop)
+                }
+            };
+            match done {
+                Err(error) if error.kind() == crate::ErrorKind::Full => drop(db.collect()),
+                done => done.unwrap(),
+            }
+        }
+    }
+}
+
+/// A store that was closed and opened is as it was: each slot, each count, and what it does from then on.
+#[test]
+fn a_store_is_opened_as_it_was_closed() {
+    for (seed, threads) in [(1, 1), (2, 2), (3, 7), (4, 1)] {
+        let mut sim = CrashSim::new(CrashModel::Pages, FAST_BYTES);
+        let clock = Clock::manual(1_000);
+        let options = || Options { recovery_threads: threads, ..small() };
+        let db = Some(opened(&sim, &clock, options()));
+        let mut busy = Busy { db, clock: clock.clone(), random: Random::from_seed(seed), next_table: 0 };
+        let mut taken_over = 0;
+        for round in 0..12 {
+            busy.work(3_000);
+            let db = busy.db.take().unwrap();
+            if round % 4 == 3 {
+                // What is killed is walked; nothing that was saved once counts.
+                drop(db);
+                sim = CrashSim::from_image(&sim.process_kill());
+            } else {
+                let tables: Vec<Table> = (0..3).filter_map(|n| db.table(&format!("t{n}")).ok()).collect();
+                let before: Vec<_> = tables.iter().map(fields).collect();
+                let expiring: Vec<_> = tables.iter().map(|table| table.expiring().rows).collect();
+                let held = db.create_table("held", Schema::flat()).or_else(|_| db.table("held")).unwrap();
+                db.close().unwrap();
+                let slots = slots_in(held.engine());
+                drop((held, tables));
+                let db = opened(&sim, &clock, options());
+                taken_over += u32::from(is_saved(&db));
+                if is_saved(&db) {
+                    assert_eq!(slots_of(&db), slots, "seed {seed}, round {round}");
+                }
+                let tables: Vec<Table> = (0..3).filter_map(|n| db.table(&format!("t{n}")).ok()).collect();
+                assert!(tables.iter().map(fields).eq(before), "seed {seed}, round {round}");
+                assert!(tables.iter().map(|table| table.expiring().rows).eq(expiring) || !is_saved(&db));
+                db.check_counts().unwrap();
+                busy.db = Some(db);
+                continue;
+            }
+            let db = opened(&sim, &clock, options());
+            db.check_counts().unwrap();
+            busy.db = Some(db);
+        }
+        assert!(taken_over >= 7, "seed {seed}: {taken_over}");
+    }
+}
+
+/// What is killed after it was opened, with nothing written or with something, is walked, and so is what has a saved index of another time.
+#[test]
+fn a_saved_index_counts_once() {
+    let sim = CrashSim::new(CrashModel::Pages, FAST_BYTES);
+    let clock = Clock::manual(1_000);
+    let db = opened(&sim, &clock, small());
+    let table = db.create_table("t", Schema::new().field("n", Type::I64)).unwrap();
+    (0..2_000u64).for_each(|n| table.put(&n, &row! { n: n as i64 }).unwrap());
+    drop(table);
+    db.close().unwrap();
+    let mut expected = 7;
+    for written in [false, true, false] {
+        let db = opened(&sim, &clock, small());
+        assert!(is_saved(&db));
+        let table = db.table("t").unwrap();
+        if written {
+            expected = -7;
+            table.put(&7u64, &row! { n: expected }).unwrap();
+        }
+        let killed = opened(&CrashSim::from_image(&sim.process_kill()), &clock, small());
+        assert!(!is_saved(&killed));
+        let n = killed.table("t").unwrap().read(&7u64, |row| row.get_as::<i64>("n")).unwrap();
+        assert_eq!(n, Some(expected));
+        assert_eq!(killed.table("t").unwrap().len(), 2_000);
+        drop(table);
+        db.close().unwrap();
+    }
+}
+
+/// At whatever moment the machine goes down while a store is closed, it is opened with all that was durable, by what was saved or without.
+#[test]
+fn a_cut_while_an_index_is_saved_loses_nothing() {
+    for model in [CrashModel::Pages, CrashModel::CacheLines] {
+        let sim = CrashSim::new(model, FAST_BYTES);
+        let clock = Clock::manual(1_000);
+        let db = opened(&sim, &clock, small());
+        let table = db.create_table("t", Schema::new().field("n", Type::I64)).unwrap();
+        (0..500u64).for_each(|n| table.put(&n, &row! { n: n as i64 }).unwrap());
+        (0..500u64).step_by(3).for_each(|n| assert!(table.delete(&n).unwrap()));
+        let before = fields(&table);
+        db.persist().unwrap();
+        drop(table);
+        let first = sim.ops();
+        db.close().unwrap();
+        let last = sim.ops();
+        let (mut by_saved, mut walked) = (0, 0);
+        let mut walk = sim.walk();
+        for op in first..=last {
+            walk.seek(op);
+            for (kind, seed) in [
+                (Survivors::None, 1),
+                (Survivors::All, 1),
+                (Survivors::Random, op),
+                (Survivors::Random, op + 7),
+            ] {
+                let cut = CrashSim::from_image(&walk.image(kind, seed));
+                let db = opened(&cut, &clock, small());
+                *if is_saved(&db) { &mut by_saved } else { &mut walked } += 1;
+                assert_eq!(
+                    fields(&db.table("t").unwrap()),
+                    before,
+                    "{model:?}, cut at {op} of {first}..{last}, {kind:?}"
+                );
+                db.check_counts().unwrap();
+            }
+        }
+        assert!(by_saved > 0 && walked > 0, "{by_saved} by what was saved, {walked} walked");
+    }
+}
+
+/// Damage in what was saved costs the time of a walk.
+#[test]
+fn a_damaged_saved_index_is_passed_over() {
+    let sim = CrashSim::new(CrashModel::Pages, FAST_BYTES);
+    let clock = Clock::manual(1_000);
+    let db = opened(&sim, &clock, small());
+    let table = db.create_table("t", Schema::new().field("n", Type::I64)).unwrap();
+    (0..30_000u64).for_each(|n| {
+        table
+            .put(
+                &format!("{:032x}", n.wrapping_mul(0x9e37_79b9_7f4a_7c15)).into_bytes(),
+                &row! { n: n as i64 },
+            )
+            .unwrap()
+    });
+    let before = fields(&table);
+    drop(table);
+    db.close().unwrap();
+    let image = sim.process_kill();
+    assert!(is_saved(&opened(&CrashSim::from_image(&image), &clock, small())));
+    let pieces: Vec<(u64, u64)> = {
+        let (engine, _) = Engine::load(FastTier::from_image(&image), small(), clock.clone()).unwrap();
+        let pieces = engine.log.saved_index().unwrap();
+        pieces.iter().map(|piece| (piece.at, piece.bytes.len() as u64)).collect()
+    };
+    assert!(pieces.len() > 1);
+    let of_pieces =
+        pieces.iter().flat_map(|(at, bytes)| [at - 32, at - 24, at - 1, *at, at + bytes / 2, at + bytes - 1]);
+    for at in (8192..8256).step_by(5).chain(of_pieces) {
+        let mut damaged = image.clone();
+        damaged.corrupt(at, 0x20);
+        let db = opened(&CrashSim::from_image(&damaged), &clock, small());
+        assert!(!is_saved(&db), "byte {at}");
+        assert_eq!(fields(&db.table("t").unwrap()), before, "byte {at}");
+    }
+}
+
+/// With no room for it, or with a short log, nothing is saved, and the store is closed in order all the same.
+#[test]
+fn without_room_nothing_is_saved() {
+    let sim = CrashSim::new(CrashModel::Pages, FAST_BYTES);
+    let clock = Clock::manual(1_000);
+    let alone = || Options { capacity: Capacity::None, ..small() };
+    let db = opened(&sim, &clock, alone());
+    let table = db.create_table("t", Schema::new().field("n", Type::I64)).unwrap();
+    let rows = (0..).take_while(|n| table.put(n, &row! { n: *n as i64 }).is_ok()).count() as u64;
+    drop(table);
+    db.close().unwrap();
+    let db = opened(&sim, &clock, alone());
+    assert!(!is_saved(&db) && db.table("t").unwrap().len() == rows);
+    let table = db.table("t").unwrap();
+    for n in 0..rows {
+        let deleted = table.delete(&n).or_else(|_| db.collect().and_then(|_| table.delete(&n)));
+        assert!(deleted.unwrap());
+    }
+    while db.collect().unwrap() > 0 {}
+    table.put(&7u64, &row! { n: 7 }).unwrap();
+    drop(table);
+    db.close().unwrap();
+    let long = Options { saved_index_bytes_min: FAST_BYTES, ..alone() };
+    let db = opened(&sim, &clock, long.clone());
+    assert!(is_saved(&db));
+    db.close().unwrap();
+    let db = opened(&sim, &clock, long);
+    assert!(!is_saved(&db), "its log is short");
+    assert_eq!(fields(&db.table("t").unwrap()).len(), 1);
+}
+
+/// Who only reads has use for it, too, and leaves it for others.
+#[test]
+fn a_saved_index_serves_who_only_reads() {
+    let scratch = Scratch::new("saved-index-read-only");
+    let (dir, options) = (scratch.at("store"), || Options { saved_index_bytes_min: 0, ..Options::default() });
+    let db = Db::open_with(&dir, options()).unwrap();
+    let table = db.create_table("t", Schema::new().field("n", Type::I64)).unwrap();
+    (0..5_000u64).for_each(|n| table.put(&n, &row! { n: n as i64 }).unwrap());
+    drop(table);
+    db.close().unwrap();
+    for read_only in [true, true, false] {
+        let db = Db::open_with(&dir, Options { read_only, ..options() }).unwrap();
+        assert!(is_saved(&db));
+        assert_eq!(fields(&db.table("t").unwrap()).len(), 5_000);
+    }
+}
+
+/// A row that expired left the index, and its record is in the log still. Its key is remembered only where rows move: a store of which rows move from now on is walked, or the next row of that key would
+/// move from over it, and be hidden by it.
+#[test]
+fn a_store_that_may_move_rows_now_knows_which_keys_it_forgot() {
+    let sim = CrashSim::new(CrashModel::Pages, FAST_BYTES);
+    let clock = Clock::manual(1_000);
+    let alone = || Options { capacity: Capacity::None, ..small() };
+    let db = opened(&sim, &clock, alone());
+    let table = db.create_table("t", Schema::new().field("n", Type::I64)).unwrap();
+    let expiry = Expiry::at_unix_ms(2_000);
+    for n in 0..1_000u64 {
+        table.put_expiring(&n, &row! { n: 1 }, if n % 10 == 0 { expiry } else { Expiry::Never }).unwrap();
+    }
+    clock.advance_ms(5_000);
+    table.engine().sweep_now();
+    assert_eq!(table.len(), 900);
+    drop(table);
+    db.close().unwrap();
+    let db = opened(&sim, &clock, alone());
+    assert!(is_saved(&db));
+    db.close().unwrap();
+    let db = opened(&sim, &clock, small());
+    assert!(!is_saved(&db), "it knows no keys");
+    let table = db.table("t").unwrap();
+    (0..1_000u64).step_by(10).for_each(|n| table.put(&n, &row! { n: 2 }).unwrap());
+    table.engine().move_now();
+    drop(table);
+    db.close().unwrap();
+    let db = opened(&sim, &clock, small());
+    assert!(is_saved(&db), "it knows them now");
+    drop(db);
+    let killed = opened(&CrashSim::from_image(&sim.process_kill()), &clock, small());
+    let table = killed.table("t").unwrap();
+    assert_eq!(table.scan().count(), 1_000);
+    let n = |key: u64| table.read(&key, |row| row.get_as::<i64>("n")).unwrap();
+    assert!((0..1_000u64).step_by(10).all(|key| n(key) == Some(2)));
+}

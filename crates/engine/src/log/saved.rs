@@ -1,0 +1,256 @@
+//! What of the log is kept in a saved index: how far its segments go, and what of them is obsolete, or expires.
+//!
+//! Owns [`SavedSegment`], and the pieces' way to free extents and back. Promises that what is taken over fits the segments that there are, or nothing is. Must not know what of tables is saved beside it.
+
+use hedgerow_row::le_bytes::{u32_at, u64_at};
+
+use super::segment::{Deltas, Segment};
+use super::{Log, SegmentEnd};
+use crate::manifest::saved_index::{SavedIndex, SavedPiece, payload_max, write_piece};
+use crate::space::Claim;
+use crate::sync::atomic::Ordering::Relaxed;
+use crate::{Error, ErrorKind, Result};
+
+/// Bytes of an entry before its extents' words.
+const SEGMENT_BYTES: usize = 64;
+const WORDS: usize = 5;
+const WORDS_BYTES: usize = WORDS * 8;
+
+/// What is known of a segment, besides its header.
+///
+/// ```text
+///  0        4         8                16    24              32       36      40        48          56       64
+///  +--------+---------+----------------+-----+---------------+--------+-------+---------+----------+--------+--------------------
+///  | extent | extents | segment number | end | last sequence | deltas | flags | bytes of| vanished |   0    | 5 words of each
+///  |        |         |                |     |               |        |       | deltas  |          |        | extent
+///  +--------+---------+----------------+-----+---------------+--------+-------+---------+----------+--------+--------------------
+/// ```
+///
+/// Flags: 1, it may hold rows of a table that went which are not counted. The words are those of [`Extent`](super::segment::Extent) behind the number: obsolete bytes, chains, urgency, swept, worth.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SavedSegment {
+    extent: u32,
+    segment: SegmentNumbers,
+    /// Of each extent.
+    words: Vec<[u64; WORDS]>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct SegmentNumbers {
+    segment_number: u64,
+    end: u64,
+    max_sequence: u64,
+    deltas: Deltas,
+    vanished: u64,
+    miscounted: bool,
+}
+
+impl SegmentNumbers {
+    fn of(segment: &Segment) -> SegmentNumbers {
+        let Segment { segment_number, end, max_sequence, deltas, vanished, miscounted, .. } = *segment;
+        SegmentNumbers { segment_number, end, max_sequence, deltas, vanished, miscounted }
+    }
+}
+
+impl SavedSegment {
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        let SegmentNumbers { segment_number, end, max_sequence, deltas, vanished, miscounted } = self.segment;
+        out.extend(self.extent.to_le_bytes());
+        out.extend((self.words.len() as u32).to_le_bytes());
+        [segment_number, end, max_sequence].iter().for_each(|word| out.extend(word.to_le_bytes()));
+        out.extend(deltas.count.to_le_bytes());
+        out.extend(u32::from(miscounted).to_le_bytes());
+        [deltas.bytes, vanished, 0].iter().for_each(|word| out.extend(word.to_le_bytes()));
+        self.words.iter().flatten().for_each(|word| out.extend(word.to_le_bytes()));
+    }
+
+    /// Bytes of the log that it has.
+    pub(crate) fn log_bytes(&self) -> u64 {
+        self.segment.end
+    }
+
+    /// The bytes it takes when it is saved.
+    pub(crate) fn bytes(&self) -> usize {
+        SEGMENT_BYTES + self.words.len() * WORDS_BYTES
+    }
+
+    /// The one that `bytes` begin with, and what is behind it.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<(SavedSegment, &[u8])> {
+        let (of_segment, rest) = bytes.split_at_checked(SEGMENT_BYTES)?;
+        let extents = u32_at(of_segment, 4) as usize;
+        let (of_extents, rest) = rest.split_at_checked(extents.checked_mul(WORDS_BYTES)?)?;
+        let segment = SegmentNumbers {
+            segment_number: u64_at(of_segment, 8),
+            end: u64_at(of_segment, 16),
+            max_sequence: u64_at(of_segment, 24),
+            deltas: Deltas { count: u32_at(of_segment, 32), bytes: u64_at(of_segment, 40) },
+            vanished: u64_at(of_segment, 48),
+            miscounted: u32_at(of_segment, 36) & 1 != 0,
+        };
+        let words = of_extents.chunks_exact(WORDS_BYTES);
+        let words = words.map(|words| std::array::from_fn(|i| u64_at(words, i * 8))).collect();
+        Some((SavedSegment { extent: u32_at(of_segment, 0), segment, words }, rest))
+    }
+}
+
+/// Of a log that was closed in order.
+impl Log {
+    /// All segments, as they are; `None` if gc is at work on one, or the root does not say that all is in them.
+    pub(crate) fn saved_segments(&self) -> Option<Vec<SavedSegment>> {
+        let root = self.root.lock();
+        if !root.clean || root.changes_in_log || root.watermark != self.last_sequence() {
+            return None;
+        }
+        drop(root);
+        let segments = self.segments.lock();
+        let of_segment = |(&extent, segment): (&u32, &Segment)| {
+            let is_still = segment.sealed && !segment.in_gc && segment.in_header == (segment.end, true);
+            is_still.then(|| SavedSegment {
+                extent,
+                segment: SegmentNumbers::of(segment),
+                words: (extent..extent + segment.extents).map(|extent| self.words_of(extent)).collect(),
+            })
+        };
+        segments.used.iter().map(of_segment).collect()
+    }
+
+    fn words_of(&self, extent: u32) -> [u64; WORDS] {
+        let of = self.extents.at(extent);
+        let expiry = of.expiry;
+        [of.obsolete_bytes, of.chains, expiry.urgency, expiry.swept_ms, expiry.worth_ms]
+            .map(|word| word.load(Relaxed))
+    }
+
+    /// Whether what was saved is of all segments that there are, and as far as they go.
+    pub(crate) fn has_exactly(&self, saved: &[SavedSegment]) -> bool {
+        let segments = self.segments.lock();
+        let is_this = |saved: &SavedSegment| {
+            segments.used.get(&saved.extent).is_some_and(|segment| {
+                segment.segment_number == saved.segment.segment_number
+                    && segment.extents as usize == saved.words.len()
+                    // Of two copies that say the same end either may count: one that says that it is sealed, or the other.
+                    && segment.in_header.0 == saved.segment.end
+            })
+        };
+        segments.used.len() == saved.len() && saved.iter().all(is_this)
+    }
+
+    /// Takes over what is known of the segments, in the place of a walk over them. For whoever opens the store; the log [has exactly](Log::has_exactly) these.
+    pub(crate) fn take_over(&self, saved: &[SavedSegment]) -> Vec<SegmentEnd> {
+        let mut segments = self.segments.lock();
+        let mut ends = Vec::with_capacity(saved.len());
+        for SavedSegment { extent, segment: numbers, words } in saved {
+            let Some(segment) = segments.used.get_mut(extent) else { continue };
+            (segment.vanished, segment.miscounted) = (numbers.vanished, numbers.miscounted);
+            let SegmentNumbers { end, max_sequence, deltas, .. } = *numbers;
+            ends.push(SegmentEnd { extent: *extent, end, max_sequence, deltas });
+            for (extent, words) in (*extent..).zip(words) {
+                let of = self.extents.at(extent);
+                let expiry = of.expiry;
+                let places = [of.obsolete_bytes, of.chains, expiry.urgency, expiry.swept_ms, expiry.worth_ms];
+                places.into_iter().zip(words).for_each(|(place, word)| place.store(*word, Relaxed));
+            }
+        }
+        ends
+    }
+
+    /// Begins to save an index of the root that counts.
+    pub(crate) fn save_index(&self) -> PieceWriter<'_> {
+        let generation = self.root.lock().generation;
+        PieceWriter { log: self, generation, first: None, current: None, taken: Vec::new(), written: (0, 0) }
+    }
+
+    /// What was saved of the root that counts, if anything was.
+    pub(crate) fn saved_index(&self) -> Option<Vec<SavedPiece<'_>>> {
+        let root = self.root.lock();
+        let (is_whole, watermark) = (root.clean && !root.changes_in_log, root.watermark);
+        let saved = SavedIndex::load(&self.tier, root.generation, root.store_id)?;
+        drop(root);
+        let pieces = saved.pieces(&self.tier, self.extent_bytes())?;
+        (is_whole && saved.sequence == watermark as u32).then_some(pieces)
+    }
+
+    /// A piece is about to be read. False if its blocks are not there: of a tier in memory that is full, who looks at them would be ended.
+    pub(crate) fn will_read_piece(&self, piece: &SavedPiece<'_>) -> bool {
+        let (from, to) = (piece.at & !4095, piece.at + piece.bytes.len() as u64);
+        self.tier.will_need(from, to - from);
+        self.tier.is_read_only() || self.tier.allocate(from, to - from).is_ok()
+    }
+}
+
+/// Writes pieces into free extents, which nobody else takes: the log is closed.
+pub(crate) struct PieceWriter<'l> {
+    log: &'l Log,
+    generation: u64,
+    first: Option<u32>,
+    /// The extent that the next piece is written to.
+    current: Option<u32>,
+    /// All that were taken. They are free again in the end: nobody takes them before the store is opened anew, and then what is saved is read first.
+    taken: Vec<u32>,
+    /// Pieces, and bytes of payload.
+    written: (u32, u64),
+}
+
+impl PieceWriter<'_> {
+    /// How long a payload may be.
+    pub(crate) fn payload_max(&self) -> usize {
+        payload_max(self.log.extent_bytes())
+    }
+
+    fn take(&mut self) -> Result<u32> {
+        match self.log.space.take(1, Claim::Write)? {
+            Ok(extent) => {
+                self.taken.push(extent);
+                Ok(extent)
+            }
+            Err(_) => Err(Error::new(ErrorKind::Full, "there is no room to save the index")),
+        }
+    }
+
+    /// Writes a piece, behind which another comes.
+    ///
+    /// # Errors
+    /// `Full`; what the tier refuses.
+    pub(crate) fn write(&mut self, payload: &[u8]) -> Result<()> {
+        self.write_before(payload, true)
+    }
+
+    fn write_before(&mut self, payload: &[u8], is_followed: bool) -> Result<()> {
+        let extent = match self.current {
+            Some(extent) => extent,
+            None => self.take()?,
+        };
+        self.current = if is_followed { Some(self.take()?) } else { None };
+        self.first.get_or_insert(extent);
+        let piece = (self.generation, self.written.0, self.current.unwrap_or(0));
+        write_piece(&self.log.tier, self.log.extent_offset(extent), piece, payload);
+        self.written = (self.written.0 + 1, self.written.1 + payload.len() as u64);
+        Ok(())
+    }
+
+    /// Writes the last piece, and has the saved index count. What was written without is free, and found by nobody.
+    ///
+    /// # Errors
+    /// As [`PieceWriter::write`].
+    pub(crate) fn finish(mut self, payload: &[u8]) -> Result<()> {
+        self.write_before(payload, false)?;
+        let root = self.log.root.lock();
+        let saved = SavedIndex {
+            generation: self.generation,
+            store_id: root.store_id,
+            first_extent: self.first.unwrap_or(0),
+            pieces: self.written.0,
+            payload_bytes: self.written.1,
+            sequence: root.watermark as u32,
+        };
+        // PERSIST: all pieces are durable before anything leads to them.
+        self.log.tier.persist_all()?;
+        saved.store(&self.log.tier)
+    }
+}
+
+impl Drop for PieceWriter<'_> {
+    fn drop(&mut self) {
+        self.taken.drain(..).for_each(|extent| self.log.space.free(extent..extent + 1));
+    }
+}
