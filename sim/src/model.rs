@@ -287,10 +287,11 @@ impl Model {
         self.tables[table].rows.len() as u64
     }
 
-    /// Whether a table with these rows may count so many. What is in sorted tables may be counted twice, and one that has expired goes when they are merged.
+    /// Whether a table with these rows may count so many. One that has expired goes when somebody collects, or when sorted tables are merged; what is in these may be counted twice.
     pub fn may_count(&self, table: usize, rows: u64) -> bool {
-        let live = || self.dump(table, self.now_ms).count() as u64;
-        rows == self.rows(table) || (self.rows_move || self.tables[table].loaded) && rows >= live()
+        let live = self.dump(table, self.now_ms).count() as u64;
+        let counts_twice = self.rows_move || self.tables[table].loaded;
+        rows >= live && (counts_twice || rows <= self.rows(table))
     }
 
     /// Keys of a table's rows, expired ones included.
