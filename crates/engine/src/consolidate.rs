@@ -155,6 +155,7 @@ impl Engine {
         // While a gc cycle runs, the row is copied instead.
         if let Some(through) = through
             && let Some(_alone) = self.gc.lock.try_write()
+            && self.log.check_writable().is_ok()
             // What is being copied must stand still.
             && !self.backups.is_active()
         {
@@ -162,6 +163,10 @@ impl Engine {
             let through = self.snapshots.oldest().unwrap_or(u64::MAX).min(through);
             let merge = self.in_place_merge();
             done = merge.merge(&table, &chains, through);
+            if self.log.check_writable().is_err() {
+                // It was cut off perhaps, by whoever closed the store: only a walk mends that.
+                self.gc.needs_walk.store(true, Ordering::Relaxed);
+            }
             let count = done.iter().filter(|done| **done).count() as u64;
             self.merge_queue.in_place.fetch_add(count, Ordering::Relaxed);
             self.merge_queue.merged.fetch_add(count, Ordering::Relaxed);

@@ -383,8 +383,8 @@ impl Log {
         }
     }
 
-    /// `Err` once a segment can no longer be begun.
-    fn check_open(&self) -> Result<()> {
+    /// `Err` once a segment can no longer be begun. With an appender locked: the log is not being closed until that is let go of.
+    pub(crate) fn check_open(&self) -> Result<()> {
         self.check_writable()?;
         if self.closing.load(Ordering::Acquire) { Err(closed()) } else { Ok(()) }
     }

@@ -182,6 +182,10 @@ impl Engine {
         key: &[u8],
         slot: LogSlot,
     ) -> bool {
+        // What is saved of a store that is being closed has it either way, and a tombstone comes too late.
+        if self.log.check_open().is_err() {
+            return false;
+        }
         // An older record that is in the log still would be the newest one then, and one that a snapshot sees would be lost
         // to it.
         if slot.tag() != Tag::Row || slot.older_versions() > 0 || !self.snapshots.are_none() {

@@ -84,6 +84,8 @@ pub(crate) struct GcState {
     moves: AtomicU64,
     /// A segment was freed with a record in it that could not be read: keys count what lay behind that for ever.
     pub(crate) counts_lost: AtomicBool,
+    /// A merge in place was cut off: the next opening has to look at all rows.
+    pub(crate) needs_walk: AtomicBool,
 }
 
 /// A cycle that is under way.
@@ -507,7 +509,9 @@ impl GcState {
 
     /// Whether all that is known of records that left the index holds still when nothing else is known: no count was lost, and nothing waits to be freed.
     pub(crate) fn knows_all(&self) -> bool {
-        !self.counts_lost.load(Ordering::Relaxed)
+        let is_lost = |of: &AtomicBool| of.load(Ordering::Relaxed);
+        !is_lost(&self.counts_lost)
+            && !is_lost(&self.needs_walk)
             && self.pending.lock().is_empty()
             && self.moved_from.lock().is_empty()
     }
