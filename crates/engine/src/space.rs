@@ -8,6 +8,7 @@ mod pool;
 #[cfg(all(test, shuttle))]
 mod shuttle;
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -256,6 +257,15 @@ impl Space {
             small.store(0, Ordering::Relaxed);
         }
         self.tier.release(offset, bytes)
+    }
+
+    /// Gives blocks of extents back that were found free when the store was opened and have not been taken into use since: what a saved index had of them.
+    pub(crate) fn give_back_found(&self, extents: impl Iterator<Item = u32>) {
+        let pool = self.pool.lock();
+        let bare: BTreeSet<u32> = pool.all_bare().into_iter().collect();
+        extents.filter(|extent| bare.contains(extent)).for_each(|extent| {
+            self.release(extent);
+        });
     }
 
     /// Touches free extents ahead of whoever writes to them, so that writing them faults no page. Called by the prefault thread. False if there

@@ -20,7 +20,7 @@
 //! * 5, of no bytes: rows may move in this store, so that 3 has the keys of all that 2 has. Where they may not, nobody asks for them; a store that may move rows when it is opened is not opened by what lacks them.
 //! * 4: of a table, keys in order, each with the slot of its newest version: how many bytes it shares with the one before in the section, how many it has besides (LEB128 each), the slot's word (u64), and those bytes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use hedgerow_row::le_bytes::{u32_at, u64_at};
@@ -28,7 +28,7 @@ use hedgerow_row::le_bytes::{u32_at, u64_at};
 use super::engine::{Engine, TableShared};
 use super::recover::Recovery;
 use crate::Result;
-use crate::index::Slot;
+use crate::index::{Slot, Tag};
 use crate::levels::LevelsBuilder;
 use crate::log::saved::{PieceWriter, SavedSegment};
 use crate::log::{OpenState, SegmentEnd};
@@ -41,6 +41,9 @@ const DROPPED_KEYS: u32 = 3;
 const VERSIONS: u32 = 4;
 const KEYS_KNOWN: u32 = 5;
 const SECTION_BYTES: usize = 12;
+/// Keys whose count of older records has reached its end, as many as may be, or one in so many of all.
+const UNCOUNTED_MAX: u64 = 1000;
+const UNCOUNTED_ONE_IN: u64 = 1000;
 /// So many offsets or hashes are in one entry.
 const LIST_MAX: usize = 4096;
 /// What an entry of a key takes at most, besides its bytes.
@@ -195,18 +198,26 @@ fn first_key(mut section: &[u8]) -> Option<Vec<u8>> {
     Some(section.get(8..8 + bytes)?.to_vec())
 }
 
-/// Adds what a section has to what is built, and returns how many rows of it expire.
-fn push_all(mut section: &[u8], key: &mut Vec<u8>, levels: &mut LevelsBuilder) -> Option<u64> {
-    let mut expiring = 0;
-    key.clear();
+/// Adds what a section has to what is built, behind the last `key` of the one before; returns how many rows of it expire. `None` if keys do not rise, or a slot leads where no record is.
+fn push_all(
+    mut section: &[u8],
+    key: &mut Vec<u8>,
+    levels: &mut LevelsBuilder,
+    is_in_segment: &impl Fn(u64) -> bool,
+) -> Option<u64> {
+    let (mut expiring, mut begins) = (0, true);
     while !section.is_empty() {
         let (shared, bytes) = (take_number(&mut section)?, take_number(&mut section)?);
         let (word, rest) = section.split_at_checked(8)?;
         let (tail, rest) = rest.split_at_checked(bytes)?;
         let slot = Slot::from_raw(u64_at(word, 0)).and_then(Slot::in_log)?;
-        if shared > key.len() || shared + bytes == 0 {
+        // Nothing is shared with another section, and what comes behind what is shared is greater.
+        let rises = tail > key.get(shared..)? && !(begins && shared > 0);
+        let is_known = matches!(slot.tag(), Tag::Row | Tag::Delta | Tag::Tombstone | Tag::Blind);
+        if !rises || !is_known || !is_in_segment(slot.offset()) {
             return None;
         }
+        begins = false;
         key.truncate(shared);
         key.extend(tail);
         expiring += u64::from(slot.expires());
@@ -237,7 +248,9 @@ impl Engine {
         if bytes < self.options.saved_index_bytes_min || !self.gc.knows_all() {
             return Ok(());
         }
-        let mut sections = SectionWriter::new(self.log.save_index());
+        // More than it takes: a tree has room in its leaves, and keys share what they begin with.
+        let Some(pieces) = self.log.save_index(self.arena.bytes()) else { return Ok(()) };
+        let mut sections = SectionWriter::new(pieces);
         for segment in &segments {
             let out = sections.entry((SEGMENTS, 0), segment.bytes())?;
             segment.encode(out);
@@ -247,14 +260,18 @@ impl Engine {
             sections.entry((KEYS_KNOWN, 0), 0)?;
         }
         self.gc.each_dropped_key(|extent, hashes| sections.list(DROPPED_KEYS, extent, hashes))?;
-        let guard = self.log.pin();
+        let (guard, mut keys, mut uncounted) = (self.log.pin(), 0, 0);
         for table in self.catalog.all() {
             let id = table.id.load(Ordering::Acquire);
             table.levels.each_version(&guard, |key, slot| {
-                sections.version(id, key, *self.cache.log_slot(slot, &guard))
+                let slot = *self.cache.log_slot(slot, &guard);
+                keys += 1;
+                uncounted += u64::from(slot.older_versions() == Slot::OLDER_VERSIONS_SATURATED);
+                sections.version(id, key, slot)
             })?;
         }
-        sections.finish()
+        // Of too many keys it is not known how many records they have in the log: a walk counts them anew, and else their tombstones would never go.
+        if uncounted > UNCOUNTED_MAX.max(keys / UNCOUNTED_ONE_IN) { Ok(()) } else { sections.finish() }
     }
 }
 
@@ -281,6 +298,7 @@ impl Engine {
             hashes.into_iter().for_each(|hash| self.gc.will_drop_key(extent, hash));
         }
         self.recovery().took_over(built, ends, found)?;
+        self.log.give_back_pieces(&pieces);
         self.index_was_saved.store(true, Ordering::Relaxed);
         Ok(true)
     }
@@ -304,12 +322,23 @@ impl Engine {
 
     /// The indexes of all tables; `None` if there is one that nobody knows, or what was saved is not what is written here: what was taken of the index's memory by then is not given back.
     fn build_saved(&self, sections: &Sections<'_>, threads: usize) -> Option<Vec<Built>> {
-        let tables: Option<Vec<_>> =
-            sections.versions.iter().map(|(id, of)| Some((self.catalog.by_id(*id)?, of))).collect();
-        tables?.into_iter().map(|(table, of_table)| self.build_table(table, of_table, threads)).collect()
+        let tables: Option<Vec<_>> = sections
+            .versions
+            .iter()
+            .map(|(id, of)| Some((self.catalog.by_id(*id)?, of.as_slice())))
+            .collect();
+        let extents: BTreeSet<u32> = sections.segments.iter().flat_map(SavedSegment::extents).collect();
+        let is_in_segment = |offset| extents.contains(&((offset / self.log.extent_bytes()) as u32));
+        let build = |(table, of)| self.build_table(table, of, (threads, &is_in_segment));
+        tables?.into_iter().map(build).collect()
     }
 
-    fn build_table(&self, table: Arc<TableShared>, sections: &[&[u8]], threads: usize) -> Option<Built> {
+    fn build_table(
+        &self,
+        table: Arc<TableShared>,
+        sections: &[&[u8]],
+        (threads, is_in_segment): (usize, &(impl Fn(u64) -> bool + Sync)),
+    ) -> Option<Built> {
         let ranges: Vec<&[&[u8]]> = sections.chunks(sections.len().div_ceil(threads.max(1)).max(1)).collect();
         let fences = ranges.iter().map(|range| first_key(range.first()?)).collect::<Option<Vec<_>>>()?;
         let build = |i: usize| {
@@ -317,9 +346,9 @@ impl Engine {
             let mut levels = self.catalog.levels_builder((low, fences.get(i + 1).cloned()));
             let (mut key, mut expiring) = (Vec::new(), 0);
             for section in ranges[i] {
-                expiring += push_all(section, &mut key, &mut levels)?;
+                expiring += push_all(section, &mut key, &mut levels, is_in_segment)?;
             }
-            Some((levels, expiring))
+            fences.get(i + 1).is_none_or(|fence| key < *fence).then_some((levels, expiring))
         };
         let last = ranges.len().checked_sub(1)?;
         let (levels, expiring) = std::thread::scope(|scope| {

@@ -24,7 +24,7 @@
 //!
 //! A *blind* slot leads to deltas whose row is in sorted tables, if it is anywhere: nobody looked when they were written.
 //!
-//! The word lives in DRAM only. What a record in the log says of another one, its `previous`, is a type of its own
+//! The word lives in DRAM, and in the index that is saved of a closed store, of whose version the layout is a part (`manifest/saved_index.rs`). What a record in the log says of another one, its `previous`, is a type of its own
 //! (`log/format/record_ref.rs`), made of log slots and turned back into them by `db/chain.rs`.
 
 use std::fmt;

@@ -14,6 +14,8 @@ use crate::{Error, ErrorKind, Result};
 /// Bytes of an entry before its extents' words.
 const SEGMENT_BYTES: usize = 64;
 const WORDS: usize = 5;
+/// An extent is no longer than so many payloads.
+const WASTE_MAX: u64 = 4;
 const WORDS_BYTES: usize = WORDS * 8;
 
 /// What is known of a segment, besides its header.
@@ -64,6 +66,11 @@ impl SavedSegment {
         self.words.iter().flatten().for_each(|word| out.extend(word.to_le_bytes()));
     }
 
+    /// Its extents.
+    pub(crate) fn extents(&self) -> std::ops::Range<u32> {
+        self.extent..self.extent + self.words.len() as u32
+    }
+
     /// Bytes of the log that it has.
     pub(crate) fn log_bytes(&self) -> u64 {
         self.segment.end
@@ -98,7 +105,11 @@ impl Log {
     /// All segments, as they are; `None` if gc is at work on one, or the root does not say that all is in them.
     pub(crate) fn saved_segments(&self) -> Option<Vec<SavedSegment>> {
         let root = self.root.lock();
-        if !root.clean || root.changes_in_log || root.watermark != self.last_sequence() {
+        if self.tier.is_read_only()
+            || !root.clean
+            || root.changes_in_log
+            || root.watermark != self.last_sequence()
+        {
             return None;
         }
         drop(root);
@@ -154,10 +165,25 @@ impl Log {
         ends
     }
 
-    /// Begins to save an index of the root that counts.
-    pub(crate) fn save_index(&self) -> PieceWriter<'_> {
+    /// Begins to save an index of so many bytes, about, of the root that counts; `None` where there is no room for it, where extents are so long that it would take many times as much, and where the tier is longer than it
+    /// may be: then what is free is given back to the disk when the store is opened, before anybody looks at it.
+    pub(crate) fn save_index(&self, bytes: u64) -> Option<PieceWriter<'_>> {
+        let (payload_max, (tier_bytes, tier_bytes_max)) =
+            (payload_max(self.extent_bytes()) as u64, self.space.tier_bytes());
+        let extents = bytes.div_ceil(payload_max) + u64::from(Claim::Write.reserve()) + 2;
+        let is_room = u64::from(self.space.room().0) >= extents;
+        if !is_room || self.extent_bytes() > payload_max * WASTE_MAX || tier_bytes > tier_bytes_max {
+            return None;
+        }
         let generation = self.root.lock().generation;
-        PieceWriter { log: self, generation, first: None, current: None, taken: Vec::new(), written: (0, 0) }
+        Some(PieceWriter {
+            log: self,
+            generation,
+            first: None,
+            current: None,
+            taken: Vec::new(),
+            written: (0, 0),
+        })
     }
 
     /// What was saved of the root that counts, if anything was.
@@ -168,6 +194,14 @@ impl Log {
         drop(root);
         let pieces = saved.pieces(&self.tier, self.extent_bytes())?;
         (is_whole && saved.sequence == watermark as u32).then_some(pieces)
+    }
+
+    /// Gives blocks of pieces back that are of no use any more.
+    pub(crate) fn give_back_pieces(&self, pieces: &[SavedPiece<'_>]) {
+        if !self.tier.is_read_only() {
+            let extents = pieces.iter().map(|piece| (piece.at >> self.space.extent_shift()) as u32);
+            self.space.give_back_found(extents);
+        }
     }
 
     /// A piece is about to be read. False if its blocks are not there: of a tier in memory that is full, who looks at them would be ended.
@@ -234,6 +268,8 @@ impl PieceWriter<'_> {
     /// As [`PieceWriter::write`].
     pub(crate) fn finish(mut self, payload: &[u8]) -> Result<()> {
         self.write_before(payload, false)?;
+        // PERSIST: all pieces are durable before anything leads to them.
+        self.log.tier.persist_all()?;
         let root = self.log.root.lock();
         let saved = SavedIndex {
             generation: self.generation,
@@ -243,8 +279,6 @@ impl PieceWriter<'_> {
             payload_bytes: self.written.1,
             sequence: root.watermark as u32,
         };
-        // PERSIST: all pieces are durable before anything leads to them.
-        self.log.tier.persist_all()?;
         saved.store(&self.log.tier)
     }
 }

@@ -41,7 +41,7 @@ const OFFSET: u64 = 8192;
 const REFERENCE_BYTES: usize = 64;
 const HEADER_BYTES: usize = 32;
 /// No piece has a longer payload, however long extents are: it is held in memory while it is made.
-const PAYLOAD_MAX: u64 = 4 << 20;
+const PAYLOAD_MAX: u64 = 16 << 20;
 
 /// Where a saved index is, and of which root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -155,10 +155,12 @@ pub(crate) fn write_piece(
     header[20..24].copy_from_slice(&crc32c(0, payload).to_le_bytes());
     let crc = crc32c(0, &header[..28]);
     header[28..].copy_from_slice(&crc.to_le_bytes());
-    tier.write(extent_offset + KEPT_BYTES, HEADER_BYTES + payload.len(), |out| {
+    let (at, bytes) = (extent_offset + KEPT_BYTES, HEADER_BYTES + payload.len());
+    tier.write(at, bytes, |out| {
         out[..HEADER_BYTES].copy_from_slice(&header);
         out[HEADER_BYTES..].copy_from_slice(payload);
     });
+    tier.start_write_back(at, bytes as u64);
 }
 
 #[cfg(test)]

@@ -333,7 +333,8 @@ mod tests {
     #[test]
     fn a_long_row_that_was_replaced_is_obsolete_as_a_whole_after_opening() {
         let sim = CrashSim::new(CrashModel::Pages, 64 << 20);
-        let open = || Db::open_at(FastTier::simulated(&sim), options(), Clock::manual(1_000)).unwrap();
+        let walked = || crate::Options { saved_index_bytes_min: u64::MAX, ..options() };
+        let open = || Db::open_at(FastTier::simulated(&sim), walked(), Clock::manual(1_000)).unwrap();
         let db = open();
         let table = db.create_table("long", Schema::flat()).unwrap();
         let long = vec![7; 5 << 20];

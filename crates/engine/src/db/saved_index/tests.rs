@@ -1,6 +1,8 @@
 use std::collections::BTreeMap;
 
-use hedgerow_device::{CapacityTier, Clock, CrashModel, CrashSim, FastTier, Random, Survivors};
+use hedgerow_device::{
+    CapacityTier, Clock, CrashModel, CrashSim, FastTier, FastTierOptions, Random, Survivors,
+};
 
 use super::*;
 use crate::db::fixture::{Scratch, options};
@@ -190,8 +192,10 @@ fn a_cut_while_an_index_is_saved_loses_nothing() {
         let clock = Clock::manual(1_000);
         let db = opened(&sim, &clock, small());
         let table = db.create_table("t", Schema::new().field("n", Type::I64)).unwrap();
-        (0..500u64).for_each(|n| table.put(&n, &row! { n: n as i64 }).unwrap());
-        (0..500u64).step_by(3).for_each(|n| assert!(table.delete(&n).unwrap()));
+        // Two pieces.
+        let key = |n: u64| format!("{:016x}", n.wrapping_mul(0x9e37_79b9_7f4a_7c15)).repeat(2).into_bytes();
+        (0..9_000u64).for_each(|n| table.put(&key(n), &row! { n: n as i64 }).unwrap());
+        (0..9_000u64).step_by(300).for_each(|n| assert!(table.delete(&key(n)).unwrap()));
         let before = fields(&table);
         db.persist().unwrap();
         drop(table);
@@ -220,6 +224,8 @@ fn a_cut_while_an_index_is_saved_loses_nothing() {
             }
         }
         assert!(by_saved > 0 && walked > 0, "{by_saved} by what was saved, {walked} walked");
+        let (engine, _) = Engine::load(FastTier::simulated(&sim), small(), clock.clone()).unwrap();
+        assert_eq!(engine.log.saved_index().unwrap().len(), 2, "pieces");
     }
 }
 
@@ -344,4 +350,138 @@ fn a_store_that_may_move_rows_now_knows_which_keys_it_forgot() {
     assert_eq!(table.scan().count(), 1_000);
     let n = |key: u64| table.read(&key, |row| row.get_as::<i64>("n")).unwrap();
     assert!((0..1_000u64).step_by(10).all(|key| n(key) == Some(2)));
+}
+
+/// The bytes of a payload never change under their version: slots, lists and segments among them.
+#[test]
+fn golden_payload() {
+    let sim = CrashSim::new(CrashModel::Pages, FAST_BYTES);
+    let clock = Clock::manual(1_000);
+    let db = opened(&sim, &clock, small());
+    let table = db.create_table("t", Schema::new().field("n", Type::I64)).unwrap();
+    for key in [&b"apple"[..], b"applet", b"banana"] {
+        table.put(key, &row! { n: 1 }).unwrap();
+    }
+    table.put_expiring(b"banana", &row! { n: 2 }, Expiry::at_unix_ms(5_000)).unwrap();
+    table.put_expiring(b"cherry", &row! { n: 3 }, Expiry::at_unix_ms(2_000)).unwrap();
+    table.update(b"apple", &row! { n: 4 }).unwrap();
+    table.delete(b"applet").unwrap();
+    clock.advance_ms(2_000);
+    table.engine().sweep_now();
+    drop(table);
+    db.close().unwrap();
+    let (engine, _) = Engine::load(FastTier::simulated(&sim), small(), clock).unwrap();
+    let pieces = engine.log.saved_index().unwrap();
+    let hex: String = pieces[0].bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(pieces.len(), 1);
+    assert_eq!(
+        hex,
+        "0100000000000000d0000000040000000100000000000000010000809002000000000000080000000000000000000000\
+         000000000000000000000000680000000000000000000000000000004801000000000000010000000000000077ecffff\
+         ffffffffb80b000000000000881300000000000005000000010000000100000001000080d00000000000000007000000\
+         000000000100000000000000500000000000000000000000000000000000000000000000000000000000000000000000\
+         000000000000000000000000000000000000000000000000000000000200000000000000100000000400000001000000\
+         10021000000000000500000000000000000000000300000000000000100000000400000001000000a1a8e8283c4bab55\
+         04000000010000002a000000000510800200000028426170706c6505014c000200000410607400063800020000042830\
+         62616e616e61"
+    );
+}
+
+/// Whoever sweeps a store that is closed meanwhile takes nothing out of the index of which nothing would be saved.
+#[test]
+fn nothing_leaves_the_index_of_a_closed_store() {
+    let sim = CrashSim::new(CrashModel::Pages, FAST_BYTES);
+    let clock = Clock::manual(1_000);
+    let db = opened(&sim, &clock, small());
+    let table = db.create_table("t", Schema::new().field("n", Type::I64)).unwrap();
+    (0..1_000u64).for_each(|n| table.put_expiring(&n, &row! { n: 1 }, Expiry::at_unix_ms(2_000)).unwrap());
+    clock.advance_ms(5_000);
+    db.close().unwrap();
+    let slots = slots_in(table.engine());
+    table.engine().sweep_now();
+    assert_eq!((slots.len(), slots_in(table.engine())), (1_000, slots));
+    drop(table);
+    let db = opened(&sim, &clock, small());
+    assert!(is_saved(&db));
+    assert_eq!(db.table("t").unwrap().scan().count(), 0);
+    db.engine().sweep_now();
+    assert_eq!(db.table("t").unwrap().len(), 0);
+    db.check_counts().unwrap();
+}
+
+/// In which order victims are freed that wait for a snapshot is known to memory alone.
+#[test]
+fn what_waits_to_be_freed_is_walked() {
+    let sim = CrashSim::new(CrashModel::Pages, FAST_BYTES);
+    let clock = Clock::manual(1_000);
+    let options = || Options { capacity: Capacity::None, ..small() };
+    let db = opened(&sim, &clock, options());
+    let table =
+        db.create_table("t", Schema::new().field("n", Type::I64).nullable("s", Type::String)).unwrap();
+    let put = |n: u64| table.put(&(n % 400), &row! { n: n as i64, s: "x".repeat(1_000).as_str() });
+    (0..800).for_each(|n| put(n).unwrap());
+    let snapshot = db.snapshot();
+    (800..1_600).for_each(|n| put(n).unwrap());
+    db.collect().unwrap();
+    assert!(!table.engine().gc.knows_all(), "nothing waits");
+    let before = fields(&table);
+    drop(table);
+    db.close().unwrap();
+    drop(snapshot);
+    let db = opened(&sim, &clock, options());
+    assert!(!is_saved(&db));
+    assert_eq!(fields(&db.table("t").unwrap()), before);
+    db.check_counts().unwrap();
+}
+
+/// A store that is longer than it may be gives all that is free back when it is opened, what was saved with it: nothing is saved.
+#[test]
+fn a_store_above_its_limit_is_walked() {
+    let sim = CrashSim::new(CrashModel::Pages, FAST_BYTES);
+    let clock = Clock::manual(1_000);
+    let db = opened(&sim, &clock, small());
+    let table =
+        db.create_table("t", Schema::new().field("n", Type::I64).nullable("s", Type::String)).unwrap();
+    (0..5_000u64).for_each(|n| table.put(&n, &row! { n: n as i64, s: "x".repeat(900).as_str() }).unwrap());
+    let before = fields(&table);
+    drop(table);
+    db.close().unwrap();
+    let lower = || Options { fast_tier_bytes_max: 4 << 20, ..small() };
+    for opened_again in [false, true] {
+        let db = opened(&sim, &clock, lower());
+        assert!(!opened_again || !is_saved(&db));
+        assert_eq!(fields(&db.table("t").unwrap()), before);
+        db.close().unwrap();
+    }
+}
+
+/// What was saved takes no room of the disk once the store is open.
+#[test]
+fn room_of_what_was_saved_is_given_back() {
+    let scratch = Scratch::new("saved-index-room");
+    let (dir, options) = (scratch.at("store"), || Options {
+        saved_index_bytes_min: 0,
+        background: false,
+        ..Options::default()
+    });
+    let db = Db::open_with(&dir, options()).unwrap();
+    let table = db.create_table("t", Schema::new().field("n", Type::I64)).unwrap();
+    let key = |n: u64| format!("{:016x}", n.wrapping_mul(0x9e37_79b9_7f4a_7c15)).repeat(12).into_bytes();
+    (0..60_000u64).for_each(|n| table.put(&key(n), &row! { n: n as i64 }).unwrap());
+    drop(table);
+    let open = db.metrics().fast_tier_allocated_bytes;
+    db.close().unwrap();
+    let (engine, _) = Engine::load(
+        FastTier::open_file(&dir.join("fast"), &FastTierOptions::default(), false).unwrap(),
+        options(),
+        Clock::system(),
+    )
+    .unwrap();
+    let closed = engine.metrics().fast_tier_allocated_bytes;
+    drop(engine);
+    let db = Db::open_with(&dir, options()).unwrap();
+    assert!(is_saved(&db));
+    let opened = db.metrics().fast_tier_allocated_bytes;
+    assert!(closed > open && opened < closed, "{open}, closed {closed}, opened {opened}");
+    assert_eq!(db.table("t").unwrap().scan().count(), 60_000);
 }

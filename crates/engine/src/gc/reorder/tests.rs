@@ -85,7 +85,9 @@ fn rows_scanned_again_and_again_come_together() {
         let reordered = reorder_all(&db, &table, reverse);
         assert!((KEYS * 3 / 4..KEYS * 2).contains(&reordered), "{reordered} rows were copied");
         assert!(!lie_apart(&table), "the rows lie apart still");
-        // What was copied is what is recovered.
+        // What was copied is what is recovered, by a walk and by what is saved.
+        let killed = open(&CrashSim::from_image(&sim.process_kill()), options());
+        check(&killed.table("t").unwrap(), false);
         drop(table);
         db.close().unwrap();
         let db = open(&sim, options());
