@@ -261,7 +261,7 @@ const TRANSACTIONS: &[Row] = &[
 
 #[rustfmt::skip]
 const TABLE: &[Row] = &[
-    ("hr.addfield", -4, &[Write, NoMulti], NONE, "0.1.0", "table field type", "Adds a nullable field to a table; rows are not rewritten.", table::addfield),
+    ("hr.addfield", -4, &[Write, NoMulti], NONE, "0.1.0", "table field type", "Adds a nullable field to a table; rows are not rewritten. Refused where hashes of the table have fields besides those of the table, one of which may have that name.", table::addfield),
     ("hr.backup", -2, &[Admin, NoMulti], NONE, "0.1.0", "<START name | STATUS | CANCEL>", "START begins a verified backup of the whole store, in the background, in the directory of that name under --backup-dir, and is refused without that setting; a name used before is brought up to date. STATUS returns a map of what the last is doing or did. CANCEL ends it; START goes on with it.", table::backup),
     ("hr.create", -4, &[Write, NoMulti], NONE, "0.1.0", "table field type [NULLABLE] [field type [NULLABLE] ...]", "Declares a table: hashes whose keys start with its name and ':' have these typed fields. Types: bool, i8 to i64, u8 to u64, f32, f64, timestamp, bytes, bytes(N), string.", table::create),
     ("hr.drop", 2, &[Write, NoMulti], NONE, "0.1.0", "table", "Drops a table with its schema and all its rows; returns whether there was one.", table::drop_table),
