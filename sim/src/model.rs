@@ -83,6 +83,8 @@ struct ModelTable {
     epoch: u64,
     /// Rows were loaded: those of them that were written or deleted since are counted twice.
     loaded: bool,
+    /// Rows were given an expiry: of those that expired and were taken out, a record may be in the log still, and count again once the store was killed.
+    expires: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -287,11 +289,12 @@ impl Model {
         self.tables[table].rows.len() as u64
     }
 
-    /// Whether a table with these rows may count so many. One that has expired goes when somebody collects, or when sorted tables are merged; what is in these may be counted twice.
+    /// Whether a table with these rows may count so many. One that has expired goes when somebody collects, or when sorted tables are merged; what is in these may be counted twice, and what expired and went may be back after a kill, as an expired row that others do not see.
     pub fn may_count(&self, table: usize, rows: u64) -> bool {
         let live = self.dump(table, self.now_ms).count() as u64;
-        let counts_twice = self.rows_move || self.tables[table].loaded;
-        rows >= live && (counts_twice || rows <= self.rows(table))
+        let ModelTable { loaded, expires, .. } = self.tables[table];
+        let may_be_more = self.rows_move || loaded || expires;
+        rows >= live && (may_be_more || rows == self.rows(table))
     }
 
     /// Keys of a table's rows, expired ones included.
@@ -529,7 +532,9 @@ impl Model {
         }
         let Some(row) = self.live(table, key) else { return Answer::Bool(false) };
         let row = ModelRow { expires_at_ms, version: self.writes, ..(**row).clone() };
-        self.table_mut(table).rows.insert(op::key(key), Arc::new(row));
+        let table = self.table_mut(table);
+        table.expires |= expires_at_ms.is_some();
+        table.rows.insert(op::key(key), Arc::new(row));
         Answer::Bool(true)
     }
 
@@ -726,13 +731,14 @@ impl ModelTable {
             rows: Rows::new(),
             epoch,
             loaded: false,
+            expires: false,
         }
     }
 
     fn clear(&mut self) {
         self.rows.clear();
         self.epoch += 1;
-        self.loaded = false;
+        (self.loaded, self.expires) = (false, false);
     }
 
     fn by_name(&self, name: &str) -> Option<&ModelField> {
@@ -793,6 +799,7 @@ impl ModelTable {
         expires_at_ms: Option<u64>,
         version: u64,
     ) {
+        self.expires |= expires_at_ms.is_some();
         let mut row = ModelRow { cells: BTreeMap::new(), expires_at_ms, version };
         self.set(&mut row, values, expiries);
         self.rows.insert(key, Arc::new(row));
@@ -816,6 +823,7 @@ impl ModelTable {
     }
 
     fn expire(&mut self, key: &[u8], expires_at_ms: Option<u64>, version: u64) {
+        self.expires |= expires_at_ms.is_some();
         if let Some(row) = self.rows.get_mut(key) {
             let mut changed = (**row).clone();
             (changed.expires_at_ms, changed.version) = (expires_at_ms, version);
