@@ -18,6 +18,8 @@ use crate::sst::Sst;
 
 /// So many records of a file are read: a twentieth more or less of them may have expired than is thought.
 const SAMPLED: u64 = 96;
+/// What of a range has expired counts once it is one in so many of its bytes; where there is little room, in so many. Rows expire all the time, and for each of them nothing is written anew.
+const COUNTS_FROM: [u64; 2] = [4, 16];
 /// A file of which nothing could be read is looked at again after so long.
 const UNREAD_PAUSE_MS: u64 = 10 * 60 * 1000;
 
@@ -86,9 +88,10 @@ impl Expired {
         self.files.insert(number, sample);
     }
 
-    /// Of a range of a file.
-    pub(super) fn of(&self, range: &OpenRange, now_ms: u64) -> u64 {
+    /// What counts as garbage of a range of a file. What is written anew with less in it was not for that: each time some would have expired since.
+    pub(super) fn counting(&self, range: &OpenRange, now_ms: u64, is_tight: bool) -> u64 {
         let expired = self.files.get(&range.sst.id().number).map_or(0, |sample| sample.expired(now_ms));
-        share(expired, range.bytes(), range.sst.counts().bytes)
+        let bytes = share(expired, range.bytes(), range.sst.counts().bytes);
+        if bytes * COUNTS_FROM[usize::from(is_tight)] >= range.bytes() { bytes } else { 0 }
     }
 }

@@ -52,8 +52,6 @@ const READ_BYTES_MAX: u64 = 8 * TARGET_BYTES;
 const HANDED_DOWN_ONE_IN: u64 = 4;
 /// No more change their run by one edit.
 const HANDED_DOWN_MAX: usize = 64;
-/// What of a range has expired counts as garbage once it is one in so many of its bytes; where there is little room, in so many. Rows expire all the time, and for each of them nothing is written anew.
-const EXPIRED_ONE_IN: [u64; 2] = [4, 16];
 /// A tombstone takes so many bytes, about.
 const TOMBSTONE_BYTES: u64 = 96;
 /// So many keys are merged between two looks at whether others are to go first, or the store is being closed.
@@ -633,8 +631,9 @@ impl Runs {
                 // Others may have taken some meanwhile, and given it back.
                 let room = room.min(self.room());
                 self.merges.lacked_room(slice.ranges().map(|range| range.sst.id().number), room);
-                drop(failed(failure.error, failure.files));
-                return Ok(Merged::LacksRoom);
+                let error = failed(failure.error, failure.files);
+                // Only where room is scarce are such files left alone: a disk that refuses what it seemed to have room for would be asked without end.
+                return if self.is_tight() { Ok(Merged::LacksRoom) } else { Err(error) };
             }
             Err(failure) => return Err(failed(failure.error, failure.files)),
         };
@@ -651,7 +650,7 @@ impl Runs {
             trimmed_bytes(range, &counting) > 0
                 || range.keys != *range.sst.keys()
                 || gone_bytes(range, store) > 0
-                || self.merges.expired.lock().of(range, now_ms) > 0
+                || self.merges.expired.lock().counting(range, now_ms, self.is_tight()) > 0
         };
         let was_alone = slice.inputs().len() == 1 && slice.inputs.start > 0 && slice.ranges().any(goes_alone);
         let sees_all_newer = slice.inputs.start == 0 || job.upto.is_some() && !was_alone;
@@ -788,19 +787,14 @@ impl Runs {
     fn weight<S: MergeStore>(&self, run: &OpenRun, counting: &BTreeMap<u64, u64>, store: &S) -> RunWeight {
         let is_free = self.may_merge(run, store);
         let (replaced, expired) = (self.merges.replaced.lock(), self.merges.expired.lock());
-        let now_ms = store.now_ms();
-        let least = if self.is_tight() { EXPIRED_ONE_IN[1] } else { EXPIRED_ONE_IN[0] };
-        let expired = |range: &OpenRange| {
-            let bytes = expired.of(range, now_ms);
-            if bytes * least >= range.bytes() { bytes } else { 0 }
-        };
+        let (now_ms, is_tight) = (store.now_ms(), self.is_tight());
         let of_range = |range: &OpenRange| RangeWeight {
             keys: range.keys.clone(),
             bytes: range.bytes(),
             obsolete: replaced.of(range),
             // What of one that is not free belongs to nobody may be of a table to be.
             gone: if is_free { gone_bytes(range, store) } else { 0 },
-            expired: expired(range),
+            expired: expired.counting(range, now_ms, is_tight),
             trimmed: trimmed_bytes(range, counting),
         };
         RunWeight { ranges: run.ranges.iter().map(of_range).collect(), is_free }
