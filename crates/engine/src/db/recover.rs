@@ -128,7 +128,7 @@ struct Walked {
     /// By table; one run from each thread, sorted.
     runs: HashMap<u32, Vec<Vec<ReplayEntry>>>,
     ends: Vec<SegmentEnd>,
-    /// Records above the watermark: sequence, extent, where the record (or its batch) starts in the segment, relocated.
+    /// After a power cut, records above the watermark: sequence, extent, where the record (or its batch) starts in the segment, relocated.
     above: Vec<Above>,
     /// Changes of the catalog.
     changes: Vec<LoggedChange>,
@@ -286,7 +286,7 @@ impl Recovery<'_> {
             if record.kind() == RecordKind::Delta {
                 deltas = deltas.with(record.record_bytes());
             }
-            if record.sequence() > found.watermark {
+            if found.power_cut && record.sequence() > found.watermark {
                 walked.above.push(Above {
                     sequence: record.sequence(),
                     extent,
