@@ -358,7 +358,7 @@ impl Engine {
             match self.see_and_try(batch, folded.as_deref(), &unseen)? {
                 Attempt::Done(sequence, bytes) => {
                     self.make_durable(sequence)?;
-                    self.throttle(bytes);
+                    self.throttle((batch.len(), bytes));
                     return Ok(());
                 }
                 Attempt::NoSpace(bytes, no_space) => self.wait_for_space(bytes, no_space, &mut waits)?,

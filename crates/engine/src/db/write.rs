@@ -162,7 +162,7 @@ impl Engine {
     #[inline]
     fn finish(&self, write: VisibleWrite) -> Result<()> {
         self.make_durable(write.sequence)?;
-        self.throttle(write.bytes);
+        self.throttle((1, write.bytes));
         Ok(())
     }
 
@@ -244,11 +244,11 @@ impl Engine {
         }
     }
 
-    /// Delays the writer in proportion to what it wrote, while space is low.
+    /// Delays the writer in proportion to what it wrote, so many bytes in so many writes, while space is low.
     #[inline]
-    pub(super) fn throttle(&self, bytes: usize) {
+    pub(super) fn throttle(&self, (writes, bytes): (usize, usize)) {
         if self.gc.throttle.is_on() && self.options.wait_for_space {
-            self.gc.throttle.delay(bytes as u64, &self.clock);
+            self.gc.throttle.delay((writes as u64, bytes as u64), &self.clock);
         }
     }
 

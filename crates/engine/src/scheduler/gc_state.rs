@@ -72,8 +72,11 @@ pub(crate) struct GcState {
     move_failure: Mutex<Option<MoveFailure>>,
     /// What of the victims of the move that is under way is in sorted tables: room soon.
     moving_bytes: AtomicU64,
-    /// What making 1 KiB of room by moves takes, in ns, on the mean of the last; 0 before the first.
+    /// What making 1 KiB of room by moves takes, in ns, on the mean of the last; 0 before the first. And what taking out a record does.
     move_cost_ns: AtomicU64,
+    record_cost_ns: AtomicU64,
+    /// How many records had moved when that was measured.
+    moved_before: AtomicU64,
     /// How much a move takes.
     pub(crate) run_size: RunSize,
     /// How much of its time merging may use, in percent.
@@ -304,7 +307,7 @@ impl ManyCount {
     }
 }
 
-/// What moves may be thought to cost for 1 KiB, and what before one was measured: 250 MB a second. Too much holds writers up for a moment, too little leaves them without room.
+/// What moves may be thought to cost for 1 KiB, or for a record, and what before one was measured: 250 MB a second. Too much holds writers up for a moment, too little leaves them without room.
 const MOVE_COST_NS: [u64; 2] = [200, 50_000];
 const MOVE_COST_FIRST_NS: u64 = 4_000;
 /// With each move for which no key had to wait, the index is thought to take one key more in so many.
@@ -561,18 +564,27 @@ impl GcState {
     /// A move took so long and made so many bytes of room.
     pub(crate) fn record_move(&self, ns: u64, bytes: u64) {
         self.moves.fetch_add(1, Ordering::Relaxed);
-        let cost_ns = ns / (bytes >> 10).max(1);
-        let before = self.move_cost_ns.load(Ordering::Relaxed);
-        let mean = if before == 0 { cost_ns } else { (before + cost_ns) / 2 };
-        self.move_cost_ns.store(mean.clamp(MOVE_COST_NS[0], MOVE_COST_NS[1]), Ordering::Relaxed);
+        let moved = self.moved().0;
+        let record = |mean: &AtomicU64, cost_ns: u64| {
+            let before = mean.load(Ordering::Relaxed);
+            let cost_ns = if before == 0 { cost_ns } else { (before + cost_ns) / 2 };
+            mean.store(cost_ns.clamp(MOVE_COST_NS[0], MOVE_COST_NS[1]), Ordering::Relaxed);
+        };
+        record(&self.move_cost_ns, ns / (bytes >> 10).max(1));
+        // What moved may be forgotten later.
+        let records = moved.saturating_sub(self.moved_before.load(Ordering::Relaxed));
+        if let Some(cost_ns) = ns.checked_div(records) {
+            self.moved_before.store(moved, Ordering::Relaxed);
+            record(&self.record_cost_ns, cost_ns);
+        }
     }
 
-    /// What making 1 KiB of room by moves takes, in ns.
-    pub(crate) fn move_cost_ns(&self) -> u64 {
-        match self.move_cost_ns.load(Ordering::Relaxed) {
+    /// What making 1 KiB of room by moves takes, in ns, and what taking out a record does.
+    pub(crate) fn move_costs_ns(&self) -> [u64; 2] {
+        [&self.move_cost_ns, &self.record_cost_ns].map(|cost| match cost.load(Ordering::Relaxed) {
             0 => MOVE_COST_FIRST_NS,
             known => known,
-        }
+        })
     }
 
     pub(crate) fn count_moved(&self, records: u64, bytes: u64) {

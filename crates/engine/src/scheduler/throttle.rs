@@ -16,7 +16,8 @@
 //! freed beyond what was copied, on the mean of a pass; more while many extents are left, less while few are.
 //!
 //! Where rows move to sorted tables they make room at a rate that is known, ns for each KiB. Writers are held to that rate where half of the room is missing that a move is to
-//! find, to less where more is, by the square. So they slow down before there is none left, and none of them waits for a whole move.
+//! find, to less where more is, by the square. So they slow down before there is none left, and none of them waits for a whole move. In the index each key takes as much room, however
+//! short its record is: where that is what is short, each write takes a time of its own.
 
 use std::ops::Sub;
 use std::time::Duration;
@@ -34,6 +35,8 @@ const SAVED_MAX_NS: u64 = 1_000_000;
 const AHEAD_MAX_NS: u64 = 1_000_000_000;
 /// The most that moving rows asks for 1 KiB.
 const PACE_MAX_NS: u64 = 256_000;
+/// The most that a write takes for its key's sake.
+const KEY_MAX_NS: u64 = 64_000;
 /// The least that all writers together may write, in bytes a second.
 const RATE_MIN: f64 = 262_144.0;
 /// How long what merging gains is averaged over, in seconds; what is freed, over a pass, within bounds.
@@ -105,6 +108,8 @@ pub(crate) struct Throttle {
     /// The greater of these: what gc asks for, and what moving rows does.
     by_gc: AtomicU64,
     by_moving: AtomicU64,
+    /// What a write takes of that time at least, however short it is.
+    ns_per_write: AtomicU64,
     /// Until when the time of all writers is taken, on the monotonic clock.
     taken_until_ns: AtomicU64,
     /// How long writers have slept, all together.
@@ -131,11 +136,12 @@ impl Throttle {
         self.ns_per_kib.load(Ordering::Relaxed) != 0
     }
 
-    /// Takes the time of a write of so many bytes, and sleeps while the writers are ahead of their rate.
+    /// Takes the time of so many writes, of so many bytes in all, and sleeps while the writers are ahead of their rate.
     #[cold]
-    pub(crate) fn delay(&self, bytes: u64, clock: &Clock) {
+    pub(crate) fn delay(&self, (writes, bytes): (u64, u64), clock: &Clock) {
         let now_ns = clock.monotonic_ns();
-        let cost_ns = (bytes * self.ns_per_kib.load(Ordering::Relaxed)) >> 10;
+        let for_bytes_ns = (bytes * self.ns_per_kib.load(Ordering::Relaxed)) >> 10;
+        let cost_ns = for_bytes_ns.max(writes * self.ns_per_write.load(Ordering::Relaxed));
         let after = |until_ns: u64| {
             let from_ns = until_ns.clamp(now_ns.saturating_sub(SAVED_MAX_NS), now_ns + AHEAD_MAX_NS);
             from_ns + cost_ns.min(AHEAD_MAX_NS)
@@ -175,10 +181,12 @@ impl Throttle {
 
     /// Sets the rate while rows move: of the room below which they do `missing` is gone, from 0 to 1, and to make 1 KiB of it takes `cost_ns`.
     pub(crate) fn pace(&self, missing: f64, cost_ns: u64) {
-        // The last quarter is for what was not foreseen: a disk that hesitates, rows that are long.
-        let urgent = (0.25 / (1.0 - missing).max(0.01)).max(1.0);
-        let ns_per_kib = 4.0 * cost_ns as f64 * missing * missing * urgent;
-        self.set(&self.by_moving, (ns_per_kib as u64).min(PACE_MAX_NS));
+        self.set(&self.by_moving, paced(missing, cost_ns).min(PACE_MAX_NS));
+    }
+
+    /// Sets what each write takes at least while rows move: of the room for keys below which they do `missing` is gone, from 0 to 1, and to take one out takes `cost_ns`.
+    pub(crate) fn pace_keys(&self, missing: f64, cost_ns: u64) {
+        self.ns_per_write.store(paced(missing, cost_ns).min(KEY_MAX_NS), Ordering::Relaxed);
     }
 
     fn set(&self, part: &AtomicU64, ns_per_kib: u64) {
@@ -186,6 +194,13 @@ impl Throttle {
         let of = |part: &AtomicU64| part.load(Ordering::Relaxed);
         self.ns_per_kib.store(of(&self.by_gc).max(of(&self.by_moving)), Ordering::Relaxed);
     }
+}
+
+/// What writers are held to of something that takes `cost_ns` to make room for, where of the room `missing` is gone: as much where that is half, and less and more by the square.
+fn paced(missing: f64, cost_ns: u64) -> u64 {
+    // The last quarter is for what was not foreseen: a disk that hesitates, rows that are long.
+    let urgent = (0.25 / (1.0 - missing).max(0.01)).max(1.0);
+    (4.0 * cost_ns as f64 * missing * missing * urgent) as u64
 }
 
 impl GcRates {
@@ -272,6 +287,25 @@ mod tests {
         assert!(!throttle.is_on());
     }
 
+    /// A key takes its room in the index whatever its record takes in the log.
+    #[test]
+    fn where_keys_have_no_room_short_writes_are_held_too() {
+        let clock = Clock::manual(10_000);
+        let taken_by = |missing, writes| {
+            let throttle = Throttle::default();
+            throttle.pace(missing, 1);
+            throttle.pace_keys(missing, 4_000);
+            throttle.delay(writes, &clock);
+            // What was saved before is taken first.
+            throttle.taken_until_ns.load(Ordering::Relaxed) + SAVED_MAX_NS - clock.monotonic_ns()
+        };
+        assert_eq!(taken_by(0.5, (1, 40)), 4_000);
+        assert_eq!(taken_by(0.75, (1, 40)), 9_000);
+        assert_eq!(taken_by(1.0, (1, 40)), 64_000);
+        assert_eq!(taken_by(1.0, (3, 120)), 3 * 64_000);
+        assert_eq!(taken_by(1.0, (1, 8 << 20)), 819_200, "of a long one bytes take more");
+    }
+
     #[test]
     fn deltas_are_written_at_the_rate_at_which_they_are_merged() {
         let at = |deltas| rate_after(&Throttle::default(), room(100, deltas));
@@ -315,16 +349,16 @@ mod tests {
         let throttle = Throttle::default();
         throttle.ns_per_kib.store(1_000_000, Ordering::Relaxed);
         let ahead = || throttle.taken_until_ns.load(Ordering::Relaxed) as i64 - clock.monotonic_ns() as i64;
-        throttle.delay(1024, &clock);
+        throttle.delay((1, 1024), &clock);
         assert_eq!(ahead(), 0, "rest of a millisecond is saved");
-        throttle.delay(1024, &clock);
-        throttle.delay(512, &clock);
+        throttle.delay((1, 1024), &clock);
+        throttle.delay((1, 512), &clock);
         assert_eq!(ahead(), 1_500_000);
         clock.advance_ms(60_000);
-        throttle.delay(3 * 1024, &clock);
+        throttle.delay((1, 3 * 1024), &clock);
         assert_eq!(ahead(), 2_000_000);
-        throttle.delay(64 << 20, &clock);
-        throttle.delay(64 << 20, &clock);
+        throttle.delay((1, 64 << 20), &clock);
+        throttle.delay((1, 64 << 20), &clock);
         assert_eq!(ahead(), 2 * AHEAD_MAX_NS as i64, "what one write may take, after as much");
     }
 }

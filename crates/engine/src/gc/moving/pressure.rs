@@ -154,6 +154,7 @@ impl Engine {
         if !self.moves_help() {
             // Merges may be what makes room for moves again.
             self.gc.set_merge_share(1.0);
+            self.gc.throttle.pace_keys(0.0, 0);
             return self.gc.throttle.pace(0.0, 0);
         }
         let (available, extent_bytes) = (self.room().available, self.log.extent_bytes());
@@ -168,8 +169,11 @@ impl Engine {
         self.gc.run_size.record(look, self.clock.monotonic_ns());
         let backlog = self.runs.merge_backlog();
         self.gc.set_merge_share(merge_share(of_tier, backlog));
-        let of_all = of_tier.max(self.index_pressure()).max(held_for_merges(backlog));
-        self.gc.throttle.pace(of_all, self.gc.move_cost_ns());
+        let of_index = self.index_pressure();
+        let of_all = of_tier.max(of_index).max(held_for_merges(backlog));
+        let [of_kib, of_record] = self.gc.move_costs_ns();
+        self.gc.throttle.pace(of_all, of_kib);
+        self.gc.throttle.pace_keys(of_index, of_record);
     }
 
     /// Bytes that are missing for there to be enough. Victims that are queued will be free, whoever holds them up.

@@ -25,7 +25,7 @@ fn what_each_writer_takes_is_taken_from_all() {
         let writers: Vec<_> = (0..3)
             .map(|_| {
                 let (throttle, clock) = (throttle.clone(), clock.clone());
-                thread::spawn(move || (0..3).for_each(|_| throttle.delay(1024, &clock)))
+                thread::spawn(move || (0..3).for_each(|_| throttle.delay((1, 1024), &clock)))
             })
             .collect();
         writers.into_iter().for_each(|writer| writer.join().expect("a writer"));
@@ -45,7 +45,7 @@ fn nobody_is_held_once_there_is_room() {
             let (throttle, clock) = (throttle.clone(), clock.clone());
             thread::spawn(move || {
                 let held = throttle.is_on();
-                throttle.delay(1024, &clock);
+                throttle.delay((1, 1024), &clock);
                 assert!(held || !throttle.is_on(), "it was off, and nothing turned it on");
             })
         };
