@@ -288,17 +288,46 @@ impl TierBytes {
     /// The tier was not opened for reading only.
     pub fn rewrite(&self, offset: u64, len: u64) {
         let end = offset.saturating_add(len).min(self.bytes());
-        match &self.backing {
-            _ if offset >= end => return,
-            Backing::File(file) if self.medium == Medium::PageCache => file.mapping().populate(offset, end),
-            Backing::Simulated(sim) if sim.model() == CrashModel::Pages => {}
-            _ => return,
+        if let Backing::File(file) = &self.backing
+            && self.medium == Medium::PageCache
+            && offset < end
+        {
+            file.mapping().populate(offset, end);
+        }
+        self.rewrite_words(offset, len, |_, _| false);
+    }
+
+    /// [`TierBytes::rewrite`] of a few bytes at the beginning of a page, no more than a file system's smallest block, behind which the disk may have been given back what is there, as a header's: a store through the mapping takes blocks for all that the kernel holds in one piece with its
+    /// page, and where a full disk has none, ends the process.
+    ///
+    /// # Panics
+    /// As [`TierBytes::rewrite`].
+    pub fn rewrite_apart(&self, offset: u64, len: u64) {
+        self.rewrite_words(offset, len, |at, word| match &self.backing {
+            Backing::File(file) if !self.watched_writes => file.store_apart(at, &word.to_le_bytes()),
+            _ => false,
+        });
+    }
+
+    /// Stores a word of every page over itself: by `apart` if that says that it did, else through the mapping.
+    fn rewrite_words(&self, offset: u64, len: u64, apart: impl Fn(u64, u64) -> bool) {
+        let end = offset.saturating_add(len).min(self.bytes());
+        let has_page_cache = match &self.backing {
+            Backing::File(_) => self.medium == Medium::PageCache,
+            Backing::Simulated(sim) => sim.model() == CrashModel::Pages,
+            Backing::Dram(_) => false,
+        };
+        if !has_page_cache || offset >= end {
+            return;
         }
         self.check_writable(offset, end - offset);
         let words = (offset - offset % PAGE_BYTES_MIN..end).step_by(PAGE_BYTES_MIN as usize);
         for page in words.filter(|page| page + 8 <= self.bytes()) {
             let word = self.word(page);
             let value = u64::from_le(word.load(Ordering::Relaxed));
+            if apart(page, value) {
+                continue;
+            }
             if self.watched_writes {
                 self.watch_store_u64(page, word, value);
             } else {

@@ -228,11 +228,11 @@ impl Log {
             [root.catalog_place(), root.list_place()]
         };
         // PERSIST: before anything here is made durable on the word of a header or of the root.
-        self.tier.rewrite(0, CATALOG_START);
+        self.tier.rewrite_apart(0, CATALOG_START);
         self.tier.rewrite(catalog.0, catalog.1);
         self.tier.rewrite(list.0, list.1);
         (self.root_extents..grown)
-            .for_each(|extent| self.tier.rewrite(self.extent_offset(extent), SEGMENT_HEADER_BYTES));
+            .for_each(|extent| self.tier.rewrite_apart(self.extent_offset(extent), SEGMENT_HEADER_BYTES));
     }
 
     /// The same for the records of a segment that was walked, up to its `end`. For whoever opens the store: nobody else knows of it yet, and no walk
@@ -402,7 +402,8 @@ impl Log {
         }
         for copy in [0u8, 1].into_iter().filter(|&copy| decoded.spoiled[usize::from(copy)]) {
             let offset = self.extent_offset(extent) + u64::from(copy) * HEADER_COPY_BYTES as u64;
-            self.tier.write(offset, HEADER_COPY_BYTES, |out| out.fill(0));
+            // Apart: what is behind it may have been given back, and a disk that is full has no blocks for that.
+            self.tier.write_apart(offset, &[0; HEADER_COPY_BYTES]);
         }
         let Some(freed) = decoded.header else { return Ok(()) };
         if decoded.other_is_used {
@@ -416,7 +417,7 @@ impl Log {
     /// Parts the extents of a freed segment: from now on each is free for itself.
     pub(super) fn part(&self, extent: u32, extents: u32, first: u8, freed: SegmentHeader) -> Result<()> {
         for inner in extent + 1..extent + extents {
-            self.tier.write(self.extent_offset(inner), SEGMENT_HEADER_BYTES as usize, |out| out.fill(0));
+            self.tier.write_apart(self.extent_offset(inner), &[0; SEGMENT_HEADER_BYTES as usize]);
             // PERSIST: what a record left there must not be taken for a header once it is looked at as one.
             self.tier.persist(self.extent_offset(inner), SEGMENT_HEADER_BYTES)?;
         }
