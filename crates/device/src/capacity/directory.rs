@@ -18,9 +18,10 @@ use crate::file::{
     FILE_MODE, cached_pages, create_directories, file_size_limit, file_system_bytes, open_again,
     sync_directory, write_zeros,
 };
+use crate::map::page_bytes;
 use crate::relaxed::{OwnedBytes, UnfilledBytes};
 
-/// Pages of the page cache.
+/// What reads past the page cache are multiples of.
 const PAGE_BYTES: u64 = 4096;
 
 /// A file of which the page cache had nothing so many times in a row is one of which it has little: it is asked less often.
@@ -308,7 +309,8 @@ impl OpenedFile {
             }
         }
         let pages = cached_pages(&self.file, offset, bytes);
-        let is_cached = pages.is_some_and(|(cached, _)| cached * PAGE_BYTES >= bytes);
+        let wanted = (offset + bytes).div_ceil(page_bytes()) - offset / page_bytes();
+        let is_cached = pages.is_some_and(|(cached, _)| cached >= wanted);
         let uncached = if is_cached { 0 } else { (uncached + 1).min(UNCACHED_SURE) };
         self.uncached.store(uncached, Ordering::Relaxed);
         is_cached
@@ -374,7 +376,7 @@ impl OpenedFile {
         let failed = |source| DeviceError::io("read", &self.path, source);
         let (bytes, mut offset, mut read) = (self.bytes()?, 0, 0);
         let cached =
-            |offset, bytes| cached_pages(&self.file, offset, bytes).map(|(pages, _)| pages * PAGE_BYTES);
+            |offset, bytes| cached_pages(&self.file, offset, bytes).map(|(pages, _)| pages * page_bytes());
         let before = cached(0, bytes);
         let mut step = vec![0; BROUGHT_BYTES.min(bytes as usize)];
         while offset < bytes && goes_on() {
@@ -439,7 +441,8 @@ pub(super) fn read_exact_at_hand(
 ) -> io::Result<bool> {
     while !bytes.is_empty() {
         match read(offset, bytes) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            // The end of the file, or Linux 5.9 or 5.10, which say so of what is not in memory: who waits for it finds out.
+            Ok(0) => return Ok(false),
             Ok(now) => {
                 offset += now as u64;
                 bytes = &mut bytes[now..];

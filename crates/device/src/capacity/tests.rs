@@ -110,8 +110,11 @@ fn what_is_in_memory_is_read_without_waiting() {
         if file.read_at_hand(77, &mut now).unwrap() {
             assert_eq!((&read, &now[..]), (&now, &bytes[77..9077]));
             file.read_at(bytes.len() as u64 - 1, &mut [0]).unwrap();
-            let error = file.read_at_hand(bytes.len() as u64 - 1, &mut [0; 2]).unwrap_err();
-            assert!(matches!(error, DeviceError::Io { .. }), "{error}");
+            // The simulated disk says that this is the end; a kernel's answer may mean something else.
+            match file.read_at_hand(bytes.len() as u64 - 1, &mut [0; 2]) {
+                Ok(is_read) => assert!(!is_read),
+                Err(error) => assert!(matches!(error, DeviceError::Io { .. }), "{error}"),
+            }
         } else {
             let Opened::Directory(file) = &file.opened else { panic!("the simulated disk has it") };
             let refused = file.read_now(77, &mut now).unwrap_err().raw_os_error();
@@ -163,7 +166,7 @@ fn a_read_at_hand_is_whole_or_none() {
     for refusal in [libc::EAGAIN, libc::EOPNOTSUPP, libc::ENOSYS, libc::EINVAL] {
         assert_eq!(read_by(&[no(refusal)]), Ok(None));
     }
-    assert_eq!(read_by(&[Ok(99), Ok(0)]), Err(io::ErrorKind::UnexpectedEof));
+    assert_eq!(read_by(&[Ok(99), Ok(0)]), Ok(None), "the end, or a kernel that says so of what is not there");
     assert_eq!(read_by(&[Ok(1), no(libc::EACCES)]), Err(io::ErrorKind::PermissionDenied));
 }
 
