@@ -494,9 +494,7 @@ impl Runs {
         drop(changing);
         let id = SstId { store: files.store, number };
         let options = SstOptions { path, ..self.settings.sst };
-        SstWriter::create(&files.tier, id, options).inspect_err(|_| {
-            let _ = files.tier.remove(&id.file_name());
-        })
+        SstWriter::create(&files.tier, id, options)
     }
 
     /// Removes a file that will not be finished.

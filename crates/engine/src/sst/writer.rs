@@ -202,11 +202,16 @@ impl SstWriter {
     /// Begins a file.
     ///
     /// # Errors
-    /// What the capacity tier refuses.
+    /// What the capacity tier refuses; then there is no file of it. One of that name that was there stays.
     pub fn create(tier: &CapacityTier, id: SstId, options: SstOptions) -> Result<SstWriter> {
         let mut file = tier.create(&id.file_name(), options.path)?;
-        file.append(&encode_header(id))?;
-        file.fill_page()?;
+        let begun = file.append(&encode_header(id)).and_then(|()| file.fill_page());
+        if let Err(refused) = begun {
+            drop(file);
+            // If it stays, opening removes it.
+            let _ = tier.remove(&id.file_name());
+            return Err(refused.into());
+        }
         Ok(SstWriter {
             file,
             id,
