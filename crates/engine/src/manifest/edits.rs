@@ -22,7 +22,7 @@
 //! **Why two copies.** An edit is synced in one before it is written to the other: a crash can tear one of them, and the other is whole. Without the second nobody could tell an edit that was torn, and does not count, from
 //! one that counted and has rotted.
 //!
-//! **Why files of a fixed length.** An edit that cannot be written for want of room would come when room is to be made. When a pair is used up, what lives is written into the next.
+//! **Why files of a fixed length.** An edit that cannot be written for want of room would come when room is to be made. When half of a pair is used, what lives is written into the next; if there is no room for that, the other half is left.
 
 use hedgerow_device::{AllocatedFile, CapacityTier, crc32c};
 use hedgerow_row::le_bytes::{u32_at, u64_at, u128_at};
@@ -355,6 +355,11 @@ impl SstManifest {
     /// What counts.
     pub(crate) fn version(&self) -> &SstVersion {
         &self.version
+    }
+
+    /// Whether the next pair is to be begun, if there is room for it.
+    pub(crate) fn is_half_used(&self) -> bool {
+        2 * self.end > self.copies[0].bytes()
     }
 
     /// Whether an edit of these operations still fits: else what lives goes into the next pair, with them.

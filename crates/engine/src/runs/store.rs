@@ -741,12 +741,17 @@ impl Runs {
         let mut changes = changes.to_vec();
         changes.push(SstChange::Watermark { sequence: watermark });
         let next = changing.version().cloned().unwrap_or_default().after(&changes)?;
-        match &mut changing.manifest {
-            Some(manifest) if manifest.has_room(&changes) => {
-                manifest.append(&changes).inspect_err(|error| log.halt_after_edit(error))
+        // Ahead of need: what is left of a pair is for edits that make room, where the disk has none for another.
+        let is_early = changing.manifest.as_ref().is_some_and(|manifest| manifest.has_room(&changes));
+        if !is_early || changing.manifest.as_ref().is_some_and(SstManifest::is_half_used) {
+            match self.switch_manifest(changing, log, next) {
+                // There was no need yet.
+                Err(_) if is_early && log.check_writable().is_ok() => {}
+                switched => return switched,
             }
-            _ => self.switch_manifest(changing, log, next),
         }
+        let manifest = changing.manifest.as_mut().expect("it has room");
+        manifest.append(&changes).inspect_err(|error| log.halt_after_edit(error))
     }
 
     /// Puts what counts into the next pair of the manifest, and has the root name it.
