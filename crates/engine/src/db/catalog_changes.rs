@@ -139,8 +139,9 @@ impl Engine {
                 Tried::Done(result, None) => return Ok(result),
                 Tried::Done(result, Some(sequence)) => {
                     self.make_durable(sequence)?;
-                    // What is left of it goes when the store is next opened.
-                    let _ = self.remove_garbage_runs();
+                    if !self.options.background {
+                        self.remove_runs_of_tables_gone();
+                    }
                     return Ok(result);
                 }
                 Tried::NoSpace(bytes, no_space) => self.wait_for_space(bytes, no_space, &mut waits)?,
@@ -194,6 +195,7 @@ impl Engine {
         if !vanished.is_empty() {
             self.log.rows_vanished();
             self.runs.raise_generation();
+            self.runs.record_tables_gone();
         }
         Ok(Tried::Done(result, Some(sequence)))
     }

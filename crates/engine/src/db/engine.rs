@@ -178,6 +178,14 @@ impl Engine {
         })
     }
 
+    /// The same, if a table was dropped or cleared since. It takes syncs, and a file each to be removed: whoever changed the table waits for none of that where a thread does it.
+    pub(super) fn remove_runs_of_tables_gone(&self) {
+        if self.runs.take_tables_gone() && self.remove_garbage_runs().is_err() {
+            // For want of room, perhaps, which there may be later.
+            self.runs.record_tables_gone();
+        }
+    }
+
     /// Has tables that were opened know whether some of their rows may be in sorted tables.
     pub(super) fn mark_below(&self) {
         let runs = self.runs.current();

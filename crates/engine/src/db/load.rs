@@ -90,6 +90,8 @@ impl Table {
         engine.log.check_writable()?;
         engine.runs.check_place()?;
         self.shared().check_there()?;
+        // What is to go anyway makes room for what comes.
+        engine.remove_runs_of_tables_gone();
         let (id, sequence) = engine.take_table_id()?;
         let loading = engine.runs.loading(id);
         let mut loader = Loader {

@@ -152,6 +152,7 @@ impl Engine {
             false => self.scheduler.sleep(pause),
         };
         while sleep(pause) && self.log.check_writable().is_ok() {
+            self.remove_runs_of_tables_gone();
             let (last, now_ns) = (self.log.last_sequence(), self.clock.monotonic_ns());
             if written.0 != last {
                 written = (last, now_ns);

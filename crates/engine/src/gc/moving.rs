@@ -326,7 +326,7 @@ impl Engine {
         let queued = victims.len();
         self.gc.moved_from.lock().extend(victims.into_iter().map(moved_from));
         if is_any_table_gone {
-            // Whoever dropped it looked for its files before these counted. What is refused here goes with the next change of the catalog.
+            // Whoever dropped it looked for its files before these counted. What is refused here goes when the store is next opened.
             let _ = self.remove_garbage_runs();
         }
         Ok(queued)

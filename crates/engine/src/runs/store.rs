@@ -25,7 +25,7 @@ use crate::options::CacheMode;
 use crate::sst::{
     BlockCache, RecordCache, Sst, SstId, SstKey, SstOptions, SstWriter, is_foreign_header, store_in_header,
 };
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 use crate::{Error, ErrorKind, Options, Result};
 
@@ -173,6 +173,8 @@ pub(crate) struct Runs {
     changing: Mutex<Changing>,
     /// Of all files with a name, and what was reserved for those that are written.
     bytes: AtomicU64,
+    /// A table was dropped or cleared since files were last looked at for rows of such.
+    tables_gone: AtomicBool,
     /// The files, once they are opened, to whoever must not wait while they change.
     opened: ArcSwapOption<SstFiles>,
     /// None in a store that is only read, or too damaged to be.
@@ -258,6 +260,7 @@ impl Runs {
             place,
             settings,
             changing: Mutex::new(changing),
+            tables_gone: AtomicBool::new(false),
             bytes: AtomicU64::new(bytes?.iter().sum()),
             opened: opened_files,
             records,
@@ -654,6 +657,22 @@ impl Runs {
         }
         self.remove_dropped_files(&mut changing);
         Ok(())
+    }
+
+    /// Nobody changes the files until what is returned is dropped.
+    #[cfg(all(test, not(shuttle)))]
+    pub(crate) fn hold_edits(&self) -> impl Sized + '_ {
+        self.changing.lock()
+    }
+
+    /// A table was dropped or cleared: files may have nothing but rows of it.
+    pub(crate) fn record_tables_gone(&self) {
+        self.tables_gone.store(true, Ordering::Release);
+    }
+
+    /// Whether one was since this was last asked.
+    pub(crate) fn take_tables_gone(&self) -> bool {
+        self.tables_gone.swap(false, Ordering::AcqRel)
     }
 
     /// The table of this number is being loaded until the guard goes: what counts of it is no garbage, though no table has the number.

@@ -842,3 +842,24 @@ fn what_is_being_loaded_is_no_garbage() {
     assert_eq!(file_numbers(&sim), counted(&db));
     assert_eq!(content(&db)["t"].len(), 2);
 }
+
+/// Whoever drops a table waits for no edit of the files, nor for any of them to be removed: a thread does that.
+#[test]
+fn dropping_a_table_waits_for_no_file() {
+    let sim = sim(CrashModel::Pages);
+    let db = open_with(&sim, Options { background: true, ..immediate() }).unwrap();
+    let table = db.create_table("t", schema()).unwrap();
+    load(&table, 0..KEYS, 1_000).unwrap();
+    assert!(!counted(&db).is_empty());
+    let held = table.engine().runs.hold_edits();
+    db.create_table("u", schema()).unwrap();
+    db.drop_table("t").unwrap();
+    drop(held);
+    for _ in 0..1_000 {
+        if file_numbers(&sim).is_empty() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("its files stay: {:?}", file_numbers(&sim));
+}
