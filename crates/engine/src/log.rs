@@ -106,6 +106,8 @@ pub(crate) struct Log {
     verify_reads: bool,
     /// Until recovery has put them right, walks pass on rows up to this sequence that a merge in place may have torn.
     torn_through: AtomicU64,
+    /// A catalog of so many bytes has room in the root: known without the root's lock, which is held while that becomes durable.
+    catalog_room: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -620,10 +622,16 @@ impl Log {
         self.root.lock().load_catalog(&self.tier)
     }
 
-    /// Sees to it that a catalog of `bytes` can be stored when it has to be.
+    /// Sees to it that a catalog of `bytes` can be stored when it has to be. Waits for nobody's sync where there is room already.
     pub(crate) fn make_room_for_catalog(&self, bytes: u64) -> Result<()> {
         self.check_open()?;
-        self.root.lock().make_room_for_catalog(&self.tier, bytes)
+        if bytes <= self.catalog_room.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let mut root = self.root.lock();
+        root.make_room_for_catalog(&self.tier, bytes)?;
+        self.catalog_room.store(root.catalog_room(), Ordering::Relaxed);
+        Ok(())
     }
 
     /// Stores the catalog of tables, durably. The records of all changes in it must be durable.

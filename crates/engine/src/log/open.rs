@@ -177,6 +177,7 @@ impl Log {
             syncs: AtomicU64::new(0),
             verify_reads: options.verify_reads,
             torn_through: AtomicU64::new(root.watermark),
+            catalog_room: AtomicU64::new(0),
             root: Mutex::new(root),
             tier,
         })

@@ -247,3 +247,16 @@ fn an_opening_that_cuts_below_the_list_may_be_cut_itself() {
     }
     drop(reopened);
 }
+
+/// The root's lock is held while the root becomes durable, which takes as long as the disk likes.
+#[test]
+fn a_catalog_that_has_room_waits_for_nobody() {
+    let log = open(&Clock::manual(1_000));
+    log.make_room_for_catalog(10_000).unwrap();
+    let root = log.root.lock();
+    log.make_room_for_catalog(9_000).unwrap();
+    log.make_room_for_catalog(10_000).unwrap();
+    drop(root);
+    let refused = log.make_room_for_catalog(1 << 40).unwrap_err();
+    assert!(refused.message().contains("schemas take"), "{refused}");
+}

@@ -458,6 +458,11 @@ impl Root {
         Ok(())
     }
 
+    /// A catalog of so many bytes has room.
+    pub(crate) fn catalog_room(&self) -> u64 {
+        self.catalog_room
+    }
+
     /// The same for lists of a small store, and for the catalog that there is.
     pub(crate) fn make_room(&mut self, tier: &TierBytes) -> Result<()> {
         let lists = ROOM_STEP.min(self.list_bytes_max());
