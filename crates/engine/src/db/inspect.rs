@@ -27,7 +27,10 @@
 //! ```
 
 mod counts;
+mod left_rows;
 mod rows;
+
+pub(super) use left_rows::LeftStep;
 
 use std::cell::Cell;
 use std::path::Path;
@@ -47,6 +50,7 @@ use crate::log::OpenState;
 use crate::log::format::{FLAG_BATCHED, FLAG_FIELD_EXPIRY, FLAG_RELOCATED, Record, RecordKind};
 use crate::log::segment::{Segment, SegmentKind};
 use crate::manifest::root::spoiled_copy;
+use crate::runs::salvage::RunsLeft;
 use crate::sst::{Sst, SstCounts, SstTable};
 use crate::{Capacity, Error, ErrorKind, Options, Result, Schema};
 
@@ -59,6 +63,8 @@ pub struct View {
     found: OpenState,
     /// Of a view on a damaged store: what is missing.
     pub(super) salvage: Option<Salvage>,
+    /// And what is left of its sorted tables.
+    left: RunsLeft,
 }
 
 /// What the root says.
@@ -325,7 +331,7 @@ impl View {
         }
         let (engine, found) = Engine::load(tiers, options, Clock::system())?;
         engine.recovery().catalog_only(&found, engine.options.recovery_threads.max(1));
-        Ok(View { engine, found, salvage: None })
+        Ok(View { engine, found, salvage: None, left: RunsLeft::default() })
     }
 
     /// Opens what is left of a damaged store for looking, its rows and all: see [`View::damage`] for what is wrong with it.
@@ -352,9 +358,12 @@ impl View {
         if witness.is_there() && tier.bytes() == 0 {
             witness.check(&tier)?;
         }
-        let tiers = Tiers::in_directory(tier, path);
+        let (tiers, capacity) = (Tiers::in_directory(tier, path), capacity.into());
+        let directory = capacity.directory(Some(path));
         let (engine, found, salvage) = open_damaged(tiers, looking_beside(capacity))?;
-        Ok(View { engine, found, salvage: Some(salvage) })
+        // Why nothing is left of them is told among the damage.
+        let left = RunsLeft::open(&engine.log, directory.as_ref()).unwrap_or_default();
+        Ok(View { engine, found, salvage: Some(salvage), left })
     }
 
     /// What is damaged, each with its place. Only a view by [`View::open_damaged`] knows.
@@ -436,14 +445,15 @@ impl View {
 
     /// The tables, by name.
     pub fn tables(&self) -> Vec<TableInfo> {
+        let left = self.left.tables();
         let info = |table: Arc<TableShared>| {
-            let schema = table.schema.load();
+            let (schema, id) = (table.schema.load(), table.id.load(crate::sync::atomic::Ordering::Relaxed));
             TableInfo {
-                id: table.id.load(crate::sync::atomic::Ordering::Relaxed),
+                id,
                 name: table.name.to_string(),
                 schema_version: schema.version(),
                 schema: schema.fields().clone(),
-                rows: self.engine.rows_of(&table),
+                rows: self.engine.rows_of(&table) + left.get(&id).copied().unwrap_or(0),
             }
         };
         let mut tables: Vec<TableInfo> = self.engine.catalog.all().into_iter().map(info).collect();
@@ -494,6 +504,9 @@ impl View {
         let Some(table) = self.engine.catalog.by_name(table) else {
             return Err(Error::new(ErrorKind::NotFound, format!("there is no table {table:?}")));
         };
+        if self.salvage.is_some() {
+            return self.rows_left(&table, from, visit);
+        }
         self.walk_rows(
             &table,
             from,

@@ -11,14 +11,13 @@ use std::collections::HashSet;
 use std::path::Path;
 
 use super::engine::TableShared;
-use super::inspect::{ROWS_STEP, View};
+use super::inspect::{LeftStep, ROWS_STEP, View};
 use super::read::RowRef;
 use super::salvage::Salvage;
 use super::{Db, FAST_TIER_FILE};
-use crate::index::{ScanBatch, Slot, Tag};
-use crate::levels::Cursor;
-use crate::runs::salvage::{LeftRow, LeftWalk, RunsLeft};
-use crate::sst::FoundRecord;
+use crate::index::{Slot, Tag};
+use crate::runs::salvage::{LeftRow, RunsLeft};
+use crate::sst::KeyGap;
 use crate::sync::atomic::Ordering;
 use crate::{Capacity, Durability, Error, ErrorKind, Expiry, Loader, Options, Result, Table, Value};
 
@@ -152,6 +151,8 @@ struct Repair<'v> {
     total: u64,
     /// Keys whose newest record in the log is damaged, and that sorted tables have as new.
     recovered: HashSet<(u32, Vec<u8>)>,
+    /// Keys of the table under way whose rows the new store has refused.
+    refused: HashSet<Vec<u8>>,
     visit: &'v mut dyn FnMut(RepairEvent<'_>),
 }
 
@@ -170,6 +171,7 @@ impl<'v> Repair<'v> {
             seen: 0,
             total,
             recovered: HashSet::new(),
+            refused: HashSet::new(),
             visit,
         }
     }
@@ -216,6 +218,7 @@ impl<'v> Repair<'v> {
     }
 
     fn copy_table(&mut self, shared: &TableShared, target: &Table) -> Result<()> {
+        self.refused.clear();
         if !self.left.may_have(shared.id.load(Ordering::Relaxed)) {
             return self.copy_rows(shared, &mut |key, row| row.put(key, target));
         }
@@ -230,137 +233,103 @@ impl<'v> Repair<'v> {
                 }
             })
         })?;
-        if !any_later {
-            return Ok(());
-        }
+        if any_later { self.copy_later(shared, target) } else { Ok(()) }
+    }
+
+    /// The rows that a loader has not taken.
+    fn copy_later(&mut self, shared: &TableShared, target: &Table) -> Result<()> {
+        let (mut refused, before) = (Vec::new(), std::mem::take(&mut self.refused));
         let mut silent = |_: RepairEvent<'_>| ();
         let mut again = Repair::new(self.view, self.left, &mut silent);
-        again.copy_rows(shared, &mut |key, row| match row.expiries.is_empty() {
-            true => Ok(()),
-            false => row.put(key, target),
+        again.copy_rows(shared, &mut |key, row| {
+            // The fields that expire may have done so since: then it is a row like the others, and there is none of it yet.
+            if before.contains(key) || row.expiries.is_empty() && target.exists(key)? {
+                return Ok(());
+            }
+            row.put(key, target).inspect_err(|error| refused.push((key.to_vec(), error.clone())))
+        })?;
+        for (key, error) in refused {
+            self.report.rows -= 1;
+            self.lost(&shared.name, &key, error.message());
+        }
+        Ok(())
+    }
+
+    /// Gives `take` each row of a table that is left, in the order of keys. One that it refuses as `Invalid` is lost: it is longer than a row may be that is written, as one becomes by the defaults of fields that
+    /// came later.
+    fn copy_rows(&mut self, shared: &TableShared, take: &mut TakingRows<'_>) -> Result<()> {
+        let (view, left) = (self.view, self.left);
+        view.walk_left(left, shared, &[], &mut |step| {
+            match step {
+                LeftStep::Passed => self.tell_progress(),
+                LeftStep::Gap(gap) => self.tell_gap(shared, &gap),
+                LeftStep::Key(key, None, left) if self.is_hidden(shared, key, &left) => {}
+                LeftStep::Key(key, slot, left) => self.copy_row(shared, (key, slot, &left), take)?,
+            }
+            Ok(true)
         })
     }
 
-    /// Gives `take` each row of a table that is left, in the order of keys.
-    fn copy_rows(&mut self, shared: &TableShared, take: &mut TakingRows<'_>) -> Result<()> {
-        let (engine, id) = (&self.view.engine, shared.id.load(Ordering::Relaxed));
-        let (mut batch, mut cursor) = (ScanBatch::default(), Cursor::default());
-        let mut below = self.left.may_have(id).then(|| self.left.walk(id));
-        loop {
-            (self.visit)(RepairEvent::Progress(self.seen.min(self.total), self.total));
-            let view = engine.read_view();
-            let more = shared.levels.next_rows(&mut cursor, ROWS_STEP, view.guard(), &mut batch);
-            for (key, slot) in batch.iter() {
-                let mut left = LeftRow::default();
-                if let Some(below) = &mut below {
-                    self.copy_below(shared, (below, Some(key)), take)?;
-                    left = below.at(key);
-                }
-                self.copy_row(shared, (key, Some(slot), left), take)?;
-            }
-            if !more {
-                return match &mut below {
-                    Some(below) => self.copy_below(shared, (below, None), take),
-                    None => Ok(()),
-                };
-            }
-        }
-    }
-
-    /// The rows below `end` that are in sorted tables alone.
-    fn copy_below(
-        &mut self,
-        shared: &TableShared,
-        (below, end): (&mut LeftWalk<'_>, Option<&[u8]>),
-        take: &mut TakingRows<'_>,
-    ) -> Result<()> {
-        while let Some((key, left)) = below.next_below(end) {
-            self.tell_gaps(shared, below);
-            if !self.is_hidden(shared, &key, &left) {
-                self.copy_row(shared, (&key, None, left), take)?;
-            }
-            if self.seen.is_multiple_of(ROWS_STEP as u64) {
-                (self.visit)(RepairEvent::Progress(self.seen.min(self.total), self.total));
-            }
-        }
-        self.tell_gaps(shared, below);
-        Ok(())
+    fn tell_progress(&mut self) {
+        (self.visit)(RepairEvent::Progress(self.seen.min(self.total), self.total));
     }
 
     /// Whether a damaged record of the log is newer than what sorted tables have of a key.
     fn is_hidden(&mut self, shared: &TableShared, key: &[u8], left: &LeftRow) -> bool {
-        let Some(salvage) = self.salvage().filter(|salvage| !salvage.hidden.is_empty()) else { return false };
-        let place = (shared.id.load(Ordering::Relaxed), key.to_vec());
-        let Some(&sequence) = salvage.hidden.get(&place) else { return false };
-        // One that moved is there twice until its segment is free.
-        let is_older = left.found.records().first().is_none_or(|newest| newest.sequence() < sequence);
-        if !is_older {
-            self.recovered.insert(place);
+        let Some(salvage) = self.salvage() else { return false };
+        let hides = salvage.hides(shared, key, left);
+        if !hides && salvage.sequence_over(shared, key).is_some() {
+            self.recovered.insert((shared.id.load(Ordering::Relaxed), key.to_vec()));
         }
-        is_older
+        hides
     }
 
-    fn tell_gaps(&mut self, shared: &TableShared, below: &mut LeftWalk<'_>) {
+    fn tell_gap(&mut self, shared: &TableShared, gap: &KeyGap) {
         let table = shared.id.load(Ordering::Relaxed).to_be_bytes();
-        for gap in below.take_gaps() {
-            let [from, to] = gap.keys.each_ref().map(|key| key.strip_prefix(&table));
-            self.report.lost_ranges += 1;
-            (self.visit)(RepairEvent::LostKeys {
-                table: &shared.name,
-                from: from.unwrap_or_default(),
-                to,
-                why: gap.why.message(),
-            });
-        }
+        let [from, to] = gap.keys.each_ref().map(|key| key.strip_prefix(&table));
+        self.report.lost_ranges += 1;
+        (self.visit)(RepairEvent::LostKeys {
+            table: &shared.name,
+            from: from.unwrap_or_default(),
+            to,
+            why: gap.why.message(),
+        });
     }
 
     fn copy_row(
         &mut self,
         shared: &TableShared,
-        (key, slot, left): (&[u8], Option<Slot>, LeftRow),
+        (key, slot, left): (&[u8], Option<Slot>, &LeftRow),
         take: &mut TakingRows<'_>,
     ) -> Result<()> {
         self.seen += u64::from(slot.is_none_or(|slot| slot.tag() != Tag::Tombstone));
-        let is_below = slot.is_none_or(|slot| slot.tag() == Tag::Blind);
-        if is_below && left.lacks_base && (slot.is_some() || !left.found.is_empty()) {
-            self.lost(
-                &shared.name,
-                key,
-                "what it was before its last changes is in a sorted table that cannot be read",
-            );
-            return Ok(());
+        if self.seen.is_multiple_of(ROWS_STEP as u64) {
+            self.tell_progress();
         }
         let doubtful_before = self.salvage().map_or(0, |salvage| salvage.doubtful_before);
-        let schema = shared.schema.load();
-        let view = self.view.engine.read_view();
-        let is_doubtful = is_below && left.is_doubtful;
-        let read = view
-            .row_over(&schema, slot, Some(left.found.clone()), None)
-            .and_then(|row| row.map(|row| Copied::of(&row)).transpose());
-        match read {
-            Ok(None) => {}
-            Ok(Some(row)) => {
-                take(key, &row)?;
-                self.report.rows += 1;
-                if row.version < doubtful_before || is_doubtful {
-                    self.report.doubtful += 1;
-                    (self.visit)(RepairEvent::Doubtful { table: &shared.name, key });
-                }
+        let (row, is_below) = match self.view.read_left(shared, (slot, left), |row| Copied::of(&row)) {
+            Ok(None) => return Ok(()),
+            Ok(Some(row)) => row,
+            Err(error) => {
+                self.lost(&shared.name, key, error.message());
+                return Ok(());
             }
-            Err(_) if slot.is_some_and(|slot| self.has_moved(slot, &left)) => {
-                return self.copy_row(shared, (key, None, left), take);
+        };
+        match take(key, &row) {
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::Invalid => {
+                self.lost(&shared.name, key, error.message());
+                self.refused.insert(key.to_vec());
+                return Ok(());
             }
-            Err(error) => self.lost(&shared.name, key, error.message()),
+            Err(error) => return Err(error),
+        }
+        self.report.rows += 1;
+        if row.version < doubtful_before || is_below && left.is_doubtful {
+            self.report.doubtful += 1;
+            (self.visit)(RepairEvent::Doubtful { table: &shared.name, key });
         }
         Ok(())
-    }
-
-    /// Whether sorted tables have what the record of a slot was, or newer: one that moved is there twice until its segment is free.
-    fn has_moved(&self, slot: Slot, left: &LeftRow) -> bool {
-        let log = self.view.engine.log.pin();
-        let version = slot.in_log().and_then(|slot| Some(log.view().record(slot.offset()).ok()?.version()));
-        let newest = left.found.records().first().map(FoundRecord::sequence);
-        version.is_some() && newest >= version
     }
 }
 

@@ -13,11 +13,14 @@ use super::catalog::Catalog;
 use super::catalog::replay::LoggedChange;
 use super::engine::Engine;
 use super::recover::{chain_below, slot_of};
+use super::shared_table::TableShared;
 use super::tiers::Tiers;
 use crate::index::{LogSlot, Tag};
 use crate::levels::index_full;
 use crate::log::format::{CATALOG_TABLE, FLAG_RELOCATED};
 use crate::log::{Log, LostRecord, OpenState};
+use crate::runs::salvage::LeftRow;
+use crate::sync::atomic::Ordering;
 use crate::{Error, Options, Result};
 
 /// What is known to be missing from a damaged store.
@@ -30,7 +33,7 @@ pub(super) struct Salvage {
     /// Places of which nothing can be told: whoever had his only record there is not among the lost.
     pub(super) lost_places: u64,
     /// Of keys whose newest record in the log cannot be had, a tombstone perhaps, its sequence: what is older below the log does not count.
-    pub(super) hidden: HashMap<(u32, Vec<u8>), u64>,
+    hidden: HashMap<(u32, Vec<u8>), u64>,
     /// A row whose version is below this may have had a newer one, or none any more: its record is among what nothing can be
     /// told of.
     pub(super) doubtful_before: u64,
@@ -46,6 +49,22 @@ impl Salvage {
     fn lose_change(&mut self, before: u64) {
         self.lacks_changes = true;
         self.doubtful_before = self.doubtful_before.max(before);
+    }
+
+    /// Whether a damaged record of the log is newer than what sorted tables have of a key.
+    pub(super) fn hides(&self, table: &TableShared, key: &[u8], left: &LeftRow) -> bool {
+        // One that moved is there twice until its segment is free.
+        let is_older =
+            |sequence| left.found.records().first().is_none_or(|newest| newest.sequence() < sequence);
+        self.sequence_over(table, key).is_some_and(is_older)
+    }
+
+    /// The sequence of the newest record of a key in the log, if that cannot be had.
+    pub(super) fn sequence_over(&self, table: &TableShared, key: &[u8]) -> Option<u64> {
+        match self.hidden.is_empty() {
+            true => None,
+            false => self.hidden.get(&(table.id.load(Ordering::Relaxed), key.to_vec())).copied(),
+        }
     }
 
     /// Brings the catalog up to date with what is left of its changes.

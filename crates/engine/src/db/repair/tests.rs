@@ -13,12 +13,13 @@ use crate::{Capacity, Db, ErrorKind, Expiry, Options, Result, Table, row};
 
 type Rows = BTreeMap<Vec<u8>, String>;
 
+fn text_of(row: &crate::Row) -> (Vec<u8>, String) {
+    let fields: Vec<_> = row.fields().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+    (row.key().to_vec(), format!("{fields:?} {:?}", row.expires_at_ms()))
+}
+
 fn rows(table: &Table) -> Rows {
-    let of = |row: crate::Row| {
-        let fields: Vec<_> = row.fields().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-        (row.key().to_vec(), format!("{fields:?} {:?}", row.expires_at_ms()))
-    };
-    table.scan().map(|row| of(row.unwrap())).collect()
+    table.scan().map(|row| text_of(&row.unwrap())).collect()
 }
 
 /// What a repair made, and what it told.
@@ -392,5 +393,98 @@ fn what_a_recovery_cut_off_does_not_come_back() {
         let text = &made.rows[&key];
         assert!(text.contains("1)") || made.doubtful.contains(&key), "{text}");
         assert_eq!(made.rows.len(), 11, "{:?}", made.report);
+    }
+}
+
+/// Whoever looks at what is left sees what a repair would copy, and of a row that is lost no older version.
+#[test]
+fn what_is_left_is_looked_at_as_it_is_repaired() {
+    let scratch = Scratch::new("repair-look");
+    let [at, to] = ["store", "to"].map(|name| scratch.at(name));
+    let expected = store(&at);
+    let (file, mut partly) = (at.join(crate::db::FAST_TIER_FILE), 0);
+    let segments = View::open(&at).unwrap().segments();
+    let places_of = |segment: &crate::inspect::SegmentInfo| {
+        [1, 2, 3].map(|n| segment.offset + segment.durable_bytes * n / 4)
+    };
+    let places: Vec<u64> = segments.iter().take(6).flat_map(places_of).collect();
+    for place in places.iter().map(|&place| place as usize) {
+        flip(&file, place);
+        let made = repaired(&at, Capacity::Beside, &to).unwrap();
+        let view = View::open_damaged(&at).unwrap();
+        let seen = |from: &[u8]| {
+            let mut seen = Rows::new();
+            let look = |key: &[u8], row: Result<crate::RowRef<'_>>| {
+                match row {
+                    Ok(row) => seen.extend([text_of(&row.to_row().unwrap())]),
+                    Err(_) => assert!(made.lost.contains(key), "{}", key.escape_ascii()),
+                }
+                true
+            };
+            view.rows("t", from, look).unwrap();
+            seen
+        };
+        assert_eq!(seen(&[]), made.rows, "byte {place}");
+        let middle = made.rows.keys().nth(made.rows.len() / 2).unwrap();
+        assert!(seen(middle).iter().eq(made.rows.range(middle.clone()..)), "byte {place}");
+        assert!(view.tables()[0].rows >= made.rows.len() as u64);
+        partly += u64::from(made.rows != expected);
+        flip(&file, place);
+    }
+    assert!(partly > 3, "{partly} of {} places", places.len());
+}
+
+/// Rows with fields that expire are copied after the others; one whose fields have expired by then is there all the same.
+#[test]
+fn a_row_whose_fields_expire_while_it_is_copied_is_not_lost() {
+    let scratch = Scratch::new("repair-expires");
+    let [at, to] = ["store", "to"].map(|name| scratch.at(name));
+    let (clock, rows) = (hedgerow_device::Clock::system(), 9_000);
+    let db = Db::open_with(&at, moving()).unwrap();
+    let table = db.create_table("t", schema()).unwrap();
+    table.load(|loader| (0..rows).try_for_each(|n: u64| loader.push(&n, &row! { n: n }))).unwrap();
+    table.put(&1u64, &row! { n: 1u64, text: "x" }).unwrap();
+    let at_ms = clock.now_ms() + 4_000;
+    table.expire_fields(&1u64, &["text"], Expiry::at_unix_ms(at_ms)).unwrap();
+    drop(table);
+    db.close().unwrap();
+    let wait = |event: RepairEvent<'_>| {
+        while matches!(event, RepairEvent::Progress(4_096.., _)) && clock.now_ms() <= at_ms {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+    };
+    assert!(clock.now_ms() < at_ms, "it has expired before it is copied");
+    let report = repair_with(&at, Capacity::Beside, &to, wait).unwrap();
+    assert!(report.is_complete() && report.rows == rows, "{report:?}");
+    let table = Db::open(&to).unwrap().table("t").unwrap();
+    let row = table.get(&1u64).unwrap().expect("it was lost");
+    assert!(row.get("text").unwrap().is_null());
+    assert_eq!(table.scan().count() as u64, rows);
+}
+
+/// By the defaults of fields that came later a row may be longer than one that is written may be.
+#[test]
+fn a_row_that_cannot_be_written_again_is_told_to_be_lost_alone() {
+    for loaded in [false, true] {
+        let scratch = Scratch::new("repair-long");
+        let [at, to] = ["store", "to"].map(|name| scratch.at(name));
+        let db = Db::open_with(&at, Options { fast_tier_bytes_max: 512 << 20, ..moving() }).unwrap();
+        let table = db.create_table("t", schema()).unwrap();
+        if loaded {
+            table.load(|loader| (10..20u64).try_for_each(|n| loader.push(&n, &row! { n: n }))).unwrap();
+        }
+        let text = "x".repeat(crate::limits::ROW_BYTES_MAX - 200);
+        table.put(&5u64, &row! { n: 5u64, text: text.as_str() }).unwrap();
+        table.put(&6u64, &row! { n: 6u64, text: "x" }).unwrap();
+        // Such rows are copied apart.
+        table.expire_fields(&6u64, &["text"], std::time::Duration::from_secs(1_000)).unwrap();
+        let default = "d".repeat(4_000);
+        table.add_field_with_default("more", crate::Type::String, default.as_str()).unwrap();
+        assert!(table.get(&5u64).unwrap().is_some());
+        drop(table);
+        db.close().unwrap();
+        let made = repaired(&at, Capacity::Beside, &to).unwrap();
+        assert_eq!((made.report.lost, made.report.rows), (1, if loaded { 11 } else { 1 }));
+        assert!(made.lost.contains(crate::Key::key_bytes(&5u64).as_ref()));
     }
 }
