@@ -607,3 +607,27 @@ fn a_scan_sees_all_whatever_was_brought_before_it() {
     bring(&db, &table);
     assert_eq!(db.snapshot().scan(&table).reverse().map(Result::unwrap).count() as u64, COLD_ROWS);
 }
+
+/// A scan that read what was at hand goes on once it may wait, or once what it lacked was brought.
+#[test]
+fn a_scan_that_began_at_hand_goes_on_by_waiting() {
+    let mut went_on = 0;
+    for first in [1, 3, 6, 12, 24] {
+        let (_sim, db, table) = cold();
+        // The first blocks are known.
+        (0..20u64).for_each(|n| drop(table.get(&n).unwrap()));
+        let key_of = |row: crate::Result<crate::Row>| row.map(|row| row.key().to_vec());
+        let mut scan = table.scan();
+        let only = db.at_hand_only();
+        let begun: crate::Result<Vec<_>> = scan.by_ref().take(first).map(key_of).collect();
+        drop(only);
+        drop(db.take_missing());
+        let Ok(mut seen) = begun else { continue };
+        seen.extend(scan.map(|row| key_of(row).unwrap()));
+        let expected: Vec<_> = table.scan().map(|row| key_of(row).unwrap()).collect();
+        assert_eq!(expected.len() as u64, COLD_ROWS);
+        assert!(seen == expected, "{} of {} rows", seen.len(), expected.len());
+        went_on += 1;
+    }
+    assert!(went_on > 1, "{went_on}");
+}

@@ -22,7 +22,7 @@ use crate::runs::FoundVersions;
 use crate::runs::cursor::RunsCursor;
 use crate::sst::{FoundRecord, WalkBlocks};
 use crate::sync::{Backoff, atomic};
-use crate::{Error, FieldId, Result, Row};
+use crate::{Error, ErrorKind, FieldId, Result, Row};
 
 /// No more is read ahead once it has so many bytes of records.
 const AHEAD_BYTES: usize = 1 << 20;
@@ -79,6 +79,12 @@ impl RunsAhead {
     fn is_current(&self, table: &Table) -> bool {
         let (shared, is_of) = (table.shared(), || self.cursor.is_of(&table.engine().runs.current()));
         shared.content() == Some(self.content) && shared.below() == self.below && (!self.below || is_of())
+    }
+
+    /// Whether it can be gone on with: nothing has changed, and it did not end for want of what may have been brought since, or may be waited for now.
+    fn goes_on(&self, table: &Table) -> bool {
+        let was_cut_short = self.failed.as_ref().is_some_and(|error| error.kind() == ErrorKind::NotInMemory);
+        self.is_current(table) && !(was_cut_short && self.found.is_empty())
     }
 
     /// Reads what is there of the next `count` keys, or of fewer long rows; of one at least, if there is one.
@@ -156,7 +162,7 @@ impl Scan {
     /// Reads what the next step needs of the runs, if it is known that there is something to read.
     pub(super) fn read_ahead(&mut self) -> Result<()> {
         let wanted = self.wanted();
-        match self.state.ahead.as_mut().filter(|ahead| ahead.is_current(&self.table)) {
+        match self.state.ahead.as_mut().filter(|ahead| ahead.goes_on(&self.table)) {
             Some(ahead) => ahead.fill(wanted, self.table.engine().disk_waits.store_id()),
             None => Ok(()),
         }
@@ -229,7 +235,7 @@ impl Scan {
     ) -> Result<(ReadView<'t>, Box<RunsAhead>, ScanEnd)> {
         loop {
             let bounds = (as_slice(&self.from), as_slice(&self.to));
-            let ahead = self.state.ahead.take().filter(|ahead| ahead.is_current(table));
+            let ahead = self.state.ahead.take().filter(|ahead| ahead.goes_on(table));
             let upto = before.unwrap_or(u64::MAX);
             let mut ahead = ahead.unwrap_or_else(|| RunsAhead::new(table, bounds, self.reverse, upto));
             ahead.fill(wanted, table.engine().disk_waits.store_id())?;
