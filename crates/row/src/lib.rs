@@ -23,6 +23,7 @@
 //! | [`stored_row`] | the bytes of a row in a backend that keeps pairs |
 //! | [`pairs`] | rows over such a backend: tables, attempts, edits |
 //! | [`increment`] | what adding to a field comes to |
+//! | [`comparison`] | what comparing one with a value does |
 //! | [`key`] | the bytes of keys that are strings, integers, tuples |
 //! | [`limits`] | how long keys and rows may be, and how many fields a table has |
 //! | `owned_row`, `change`, [`expiry`] | a row as callers keep it, what they may make of one, and when it is to be gone |
@@ -34,6 +35,7 @@
 pub mod backend;
 pub mod body_blocks;
 mod change;
+pub mod comparison;
 mod error;
 pub mod expiry;
 pub mod field_value;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use hedgerow_row::comparison::is_equal;
 use hedgerow_row::increment::incremented;
 use hedgerow_row::schema::plan::PlanError;
 use hedgerow_row::schema::table::NewField;
@@ -383,7 +384,7 @@ impl Table {
         })
     }
 
-    /// Writes `new` if the field now equals `expected` (`Null`: absent). Returns whether it did.
+    /// Writes `new` if the field now is what writing `expected` would make it (`Null`: absent). Returns whether it did.
     ///
     /// # Errors
     /// See [`Table`]; `NotFound` if there is no such field.
@@ -395,14 +396,12 @@ impl Table {
         new: Value<'_>,
     ) -> Result<bool> {
         self.with_row(key.key_bytes().as_ref(), |at| {
-            if field.find(at.schema.fields()).is_none() {
+            let schema = at.schema.fields();
+            if field.find(schema).is_none() {
                 return Err(unknown_field(field).into());
             }
-            let equal = match at.row {
-                Some(row) => row.get(field)? == expected,
-                None => expected.is_null(),
-            };
-            if !equal {
+            let held = at.row.map_or(Ok(Value::Null), |row| row.get(field))?;
+            if !is_equal(schema, field, held, expected)? {
                 return Ok(Step::Done(false));
             }
             Ok(self.engine.apply(at, Edit::Update(&[(field, new)], None))?.then(true))

@@ -10,6 +10,7 @@ use super::held_row::HeldRow;
 use super::transaction::{Transaction, WalkCursor, no_table};
 use super::{PairDb, PairStore};
 use crate::backend::Session;
+use crate::comparison::is_equal;
 use crate::increment::incremented;
 use crate::schema::plan::FieldExpiries;
 use crate::schema::table::{NewField, TableSchema};
@@ -580,10 +581,13 @@ impl PairTable {
         field: F,
         [expected, new]: [Value<'_>; 2],
     ) -> Result<bool> {
-        self.with_schema(transaction, |schema| field_ids(schema, &[field]))?;
-        let equal = self.held(transaction, key, |row| match row {
-            Some(row) => Ok(row.get(field)? == expected),
-            None => Ok(expected.is_null()),
+        let schema = self.with_schema(transaction, |schema| {
+            field_ids(schema, &[field])?;
+            Ok(schema.shared())
+        })?;
+        let equal = self.held(transaction, key, |row| {
+            let held = row.map_or(Ok(Value::Null), |row| row.get(field))?;
+            is_equal(&schema, field, held, expected)
         })?;
         if equal {
             let fields = [(field, new)];

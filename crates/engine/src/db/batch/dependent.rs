@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use hedgerow_row::comparison::is_equal;
 use hedgerow_row::increment::incremented;
 use hedgerow_row::row_expiry::RowExpiry;
 use hedgerow_row::schema::body::is_past;
@@ -198,7 +199,13 @@ impl RowBefore<'_> {
             }
             Dependence::Value(field, expected, new) => {
                 let now = self.value(Some(field.id_in(&self.schema)?), &mut read)?;
-                if now.as_ref().map_or(Value::Null, OwnedValue::borrow) != self.staged.value_of(expected) {
+                let held = now.as_ref().map_or(Value::Null, OwnedValue::borrow);
+                let (schema, expected) = (self.schema.fields(), self.staged.value_of(expected));
+                let is_expected = match field {
+                    Name::Id(id) => is_equal(schema, *id, held, expected)?,
+                    Name::Text(text) => is_equal(schema, &**text, held, expected)?,
+                };
+                if !is_expected {
                     return Err(Error::new(ErrorKind::Conflict, "the field holds another value"));
                 }
                 vec![FieldWrite::new(field, new.clone())]
