@@ -90,7 +90,7 @@ impl<'a> Chain<'a> {
             newest,
             log,
             below: OnceCell::from(Box::new(below)),
-            depth: deltas as u8,
+            depth: deltas.min(u8::MAX.into()) as u8,
             lower: None,
         })
     }

@@ -27,12 +27,14 @@ impl Table {
     /// # Errors
     /// `Corrupted`; for rows in sorted tables what the capacity tier refuses, or `NotInMemory` for a thread that does not wait for it; then `random` is what it was.
     pub fn random_key(&self, random: &mut Random) -> Result<Option<Vec<u8>>> {
-        if !self.shared().below() {
-            return if self.is_empty() { Ok(None) } else { self.random_key_of_log(random) };
-        }
         let before = random.clone();
-        // The call that is made again has to come by the same blocks, or it would lack others.
-        self.random_key_of_both(random).inspect_err(|_| *random = before)
+        let chosen = match self.shared().below() {
+            true => self.random_key_of_both(random),
+            false if self.is_empty() => Ok(None),
+            false => self.random_key_of_log(random),
+        };
+        // The call that is made again has to come by the same rows and blocks, or it would lack others.
+        chosen.inspect_err(|_| *random = before)
     }
 
     fn random_key_of_log(&self, random: &mut Random) -> Result<Option<Vec<u8>>> {
