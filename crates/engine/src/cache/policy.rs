@@ -50,6 +50,8 @@ const RW_SECONDS_MIN: f64 = 0.25;
 const RW_SECONDS_MAX: f64 = 256.0;
 /// A page list counts as no fuller than this much below full: else that table's rows alone would have to go.
 const ROOM_MIN: f64 = 0.05;
+/// No lifetime is shorter, in ticks: an age is divided by it, and the result scales those of all tables, so it must not be infinite.
+const LIFETIME_MIN: f64 = 1e-9;
 /// A hit ratio that is farther from its average than this, and than chance explains, is moving.
 const MOVING: f64 = 0.02;
 /// Evicted rows that are remembered; 2^n.
@@ -188,7 +190,7 @@ impl Policy {
         let ratio = profile.and_then(|profile| profile.ratio).unwrap_or(0.5);
         let reads = profile.and_then(|profile| profile.reads).unwrap_or(1.0);
         let rw = self.fixed_rw.unwrap_or(self.rw[tenth(ratio)] * reads);
-        (ratio * (1.0 - occupancy).max(ROOM_MIN) * rw * TICKS_PER_SECOND).max(f64::MIN_POSITIVE)
+        (ratio * (1.0 - occupancy).max(ROOM_MIN) * rw * TICKS_PER_SECOND).max(LIFETIME_MIN)
     }
 
     /// `2^-N` that lets a share of `surplus` of the rows go. `sample` has for some rows the time since their last read as a

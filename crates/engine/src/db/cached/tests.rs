@@ -612,3 +612,23 @@ fn the_probe_leaves_a_segment_alone_that_gc_empties() {
     drop((guard, state));
     db.check_counts().unwrap();
 }
+
+/// A table of which each row is read once has no hits at all. Its rows make room all the same, for itself and for others.
+#[test]
+fn rows_that_are_never_read_again_leave() {
+    let db = open_with(options());
+    let (once, table) = (wide(&db, "once", 12_000), wide(&db, "rows", 2_000));
+    for tick in 0..200u64 {
+        (tick * 60..tick * 60 + 60).for_each(|n| assert!(!hit(&once, n)));
+        db.tend_cache();
+    }
+    assert!(db.metrics().cache_evictions > 100, "{} evictions", db.metrics().cache_evictions);
+    for _ in 0..100 {
+        for n in 0..50 {
+            hit(&table, n);
+        }
+        db.tend_cache();
+    }
+    let cached = (0..50).filter(|&n| hit(&table, n)).count();
+    assert!(cached > 40, "{cached} of 50 rows that are read again and again");
+}
