@@ -10,11 +10,14 @@
 //! * Integers are exact over the whole range of 64 bits. Timestamps are microseconds since 1970, expiries milliseconds.
 //! * Floats have as many digits as it takes to read the same number back; `"NaN"`, `"Infinity"` and `"-Infinity"` are text.
 //! * A field that is absent, or null, is absent in the row.
+//! * A hash with fields that the server keeps as rows of their own is refused, by either: what leads to these means others in another store.
 //!
 //! Owns that form. Must not know files or stores.
 
-use hedgerow::{Field, OwnedValue, RowRef, Schema, Type, Value};
+use hedgerow::{Error, Field, OwnedValue, RowRef, Schema, Type, Value};
 use serde_json::{Map, Number, Value as Json, json};
+
+use crate::serve::keyspace::tiered::overflow_fields::{self, OverflowFields};
 
 /// The version in the first line.
 const VERSION: u64 = 1;
@@ -86,14 +89,29 @@ fn field(field: &Field) -> Json {
     line
 }
 
+/// How many of a hash's fields the server keeps elsewhere, if this field says so.
+fn overflow_count(name: &str, value: Value<'_>) -> Option<u64> {
+    let is_pointer = name == overflow_fields::FIELD;
+    is_pointer.then(|| OverflowFields::decode(value)).flatten().map(|overflow_fields| overflow_fields.count)
+}
+
 /// The line of a row.
+///
+/// # Errors
+/// `Invalid` for a hash with fields that the server keeps as rows of their own; those of reading the row.
 pub fn row_line(key: &[u8], row: &RowRef<'_>) -> hedgerow::Result<Json> {
-    let (mut fields, mut expiries) = (Map::new(), Map::new());
-    row.for_each(|name, field| {
-        if !field.is_null() {
-            fields.insert(name.to_owned(), value(field));
-        }
+    let (mut fields, mut expiries, mut elsewhere) = (Map::new(), Map::new(), 0);
+    row.for_each(|name, field| match overflow_count(name, field) {
+        Some(count) => elsewhere = count,
+        None if field.is_null() => {}
+        None => drop(fields.insert(name.to_owned(), value(field))),
     })?;
+    if elsewhere > 0 {
+        return Err(Error::invalid(format!(
+            "row {} is a hash with {elsewhere} fields more, which are no fields of the table (names that are no text, or too many): lines of JSON do not hold these; a backup does",
+            key.escape_ascii()
+        )));
+    }
     for name in fields.keys() {
         if let Some(at) = row.field_expires_at_ms(name.as_str())? {
             expiries.insert(name.clone(), Json::from(at));
@@ -206,6 +224,15 @@ fn parse_row(line: &Map<String, Json>, schema: &Schema) -> Result<StoredRow, Str
         // A field that an open table does not know yet is one of bytes.
         let kind = schema.field_by_name(name).map_or(Type::Bytes, Field::kind);
         let value = parse_value(value, kind).map_err(|error| format!("field {name:?}: {error}"))?;
+        match overflow_count(name, value.borrow()) {
+            None => {}
+            Some(0) => continue,
+            Some(_) => {
+                return Err(format!(
+                    "field {name:?} leads to fields of the hash that are not in the file, but in the store it is of"
+                ));
+            }
+        }
         let expires_at_ms = expiries.and_then(|expiries| expiries.get(name)).map(at_ms).transpose()?;
         fields.push(StoredField { name: name.clone(), value, expires_at_ms });
     }

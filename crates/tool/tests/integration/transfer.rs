@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use hedgerow::{Db, Expiry, Options, OwnedValue, Schema, Type, Value, row};
 
-use crate::client::TempDir;
+use crate::client::{Server, TempDir};
 
 fn run(args: &[&str], input: Option<&str>) -> (bool, String, String) {
     let mut child = Command::new(env!("CARGO_BIN_EXE_hedgerow"))
@@ -280,4 +280,35 @@ fn fields_that_expire_are_not_loaded_in_bulk() {
     let (done, _, said) = run(&["import", text(&to), "--sorted"], Some(&lines));
     assert!(!done && said.contains("line ") && said.contains("fields that expire"), "{said}");
     assert!(Db::open(&to).unwrap().table("all types").unwrap().is_empty());
+}
+
+/// What leads to them would mean fields of another hash where it is imported.
+#[test]
+fn a_hash_with_fields_elsewhere_is_refused() {
+    let scratch = TempDir::new();
+    let [from, to, file] = ["from", "to", "rows.jsonl"].map(|name| scratch.path().join(name));
+    let server = Server::start_on(&from, &[]);
+    let mut client = server.client();
+    client.script(&[("HSET users:1 name Ada", "1"), ("HSET users:2 name Eve", "1")]);
+    assert_eq!(client.run_words(&[b"HSET", b"users:2", b"\xff", b"secret"]), "1");
+    drop(client);
+    server.stop();
+    let (ok, _, why) = run(&["export", text(&from), "--table", "users", "-o", text(&file)], None);
+    assert!(
+        !ok && why.contains("after 1 rows") && why.contains("row 2 is a hash with 1 fields more"),
+        "{why}"
+    );
+    // Nor is what an older build exported.
+    let line = r#"{"key":"2","fields":{"name":"Eve","@more":{"hex":"0000000000000001010000000000000000"}}}"#;
+    let schema = r#"{"hedgerow":1,"table":"users","open":true,"fields":[{"name":"name","type":"bytes","nullable":true},{"name":"@more","type":"bytes","nullable":true}]}"#;
+    let lines = format!("{schema}\n{line}\n");
+    let (ok, _, why) = run(&["import", text(&to)], Some(&lines));
+    assert!(!ok && why.contains("line 2") && why.contains("\"@more\" leads to fields of the hash"), "{why}");
+    // Those that it had once are none.
+    let lines = lines.replace("0000000000000001010000000000000000", "0000000000000001000000000000000000");
+    let (ok, out, why) = run(&["import", text(&to)], Some(&lines));
+    assert!(ok && out.contains("imported 1 rows"), "{why}");
+    let db = Db::open(&to).unwrap();
+    let row = db.table("users").unwrap().get(b"2").unwrap().unwrap();
+    assert!(row.get("@more").unwrap().is_null());
 }
