@@ -344,6 +344,7 @@ impl EventLoop {
                 }
                 Executed::Waits => return,
                 Executed::Yields => return list(&mut self.next, connection, key),
+                Executed::HeldBack => return connection.is_held_back = true,
                 Executed::WaitsFor(WaitsFor::Space) => {
                     self.waiting.push(key);
                     return self.tiered.iter().for_each(|workers| workers.waiter.request());
@@ -706,7 +707,9 @@ enum Executed {
     WaitsFor(WaitsFor),
     /// It is the turn of others.
     Yields,
-    /// The client does not take its replies.
+    /// The rest is done once the client has taken some of its replies.
+    HeldBack,
+    /// The replies take more than they may, whoever takes them.
     OverLimit,
 }
 
@@ -721,6 +724,12 @@ fn execute_all(
 ) -> Executed {
     if connection.input.bytes().is_empty() {
         return Executed::All;
+    }
+    // A command that was begun is ended: what was brought for it waits for no client.
+    let session = &server.sessions[key];
+    let has_begun = session.held.is_some() || session.brought.is_some() || session.attempt.is_some();
+    if connection.unsent() > server.settings.output.soft && !has_begun {
+        return Executed::HeldBack;
     }
     connection.prepare_output(pool);
     let mut started = Instant::now();
@@ -812,8 +821,12 @@ fn execute(
         if connection.unsent() > limits::FLUSH_BYTES && server.sessions[key].unsynced.is_empty() {
             server.counters.output_bytes += connection.flush_early(pool);
         }
-        if connection.unsent() > output_max {
+        let unsent = connection.unsent();
+        if unsent > output_max {
             return ControlFlow::Break(Executed::OverLimit);
+        }
+        if unsent > server.settings.output.soft {
+            return ControlFlow::Break(Executed::HeldBack);
         }
         if started.saturating_duration_since(began) >= limits::TURN_TIME {
             break;

@@ -138,15 +138,41 @@ fn declared_lengths_and_idle_clients_cost_nothing() {
     server.kill();
 }
 
+/// However much it has sent: no more of its commands are done than it takes replies of.
 #[test]
-fn a_client_that_does_not_read_is_dropped() {
+fn a_client_that_does_not_read_makes_no_more_replies() {
     let server = Server::start(&["--output-hard-limit", "8mb", "--output-soft-limit", "4mb"]);
     let mut other = server.client();
     let value = vec![b'x'; 1 << 20];
     assert_eq!(other.run_words(&[b"SET", b"big", &value]), "OK");
     let mut slow = server.client();
-    // At once: of one that sends them one by one no more are read while its replies wait.
     slow.send_raw(&encode(&[b"GET", b"big"]).repeat(100));
+    eventually("more of its replies wait than the soft limit", || {
+        let waiting = |client: &str| client.split(' ').next().unwrap().parse::<u64>().unwrap();
+        other.run("CLIENT LIST").split("obl=").skip(1).any(|client| waiting(client) > 4 << 20)
+    });
+    for _ in 0..20 {
+        assert_eq!(other.run("PING"), "PONG");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(other.run("INFO stats").contains("client_output_buffer_limit_disconnections:0"));
+    for n in 0..100 {
+        assert_eq!(slow.reply().len(), value.len() + 2, "{n}");
+    }
+    assert_eq!(slow.run("PING"), "PONG");
+}
+
+/// One reply comes on top of what waits already.
+#[test]
+fn a_client_whose_replies_take_too_much_is_dropped() {
+    let server = Server::start(&["--output-hard-limit", "64mb", "--output-soft-limit", "60mb"]);
+    let mut other = server.client();
+    let value = vec![b'x'; 1 << 20];
+    assert_eq!(other.run_words(&[b"SET", b"big", &value]), "OK");
+    let mut slow = server.client();
+    let mut many = vec![&b"MGET"[..]];
+    many.resize(61, b"big");
+    slow.send_raw(&[encode(&[b"GET", b"big"]).repeat(50), encode(&many)].concat());
     eventually("it is disconnected", || {
         other.run("INFO stats").contains("client_output_buffer_limit_disconnections:1")
     });
