@@ -207,3 +207,20 @@ fn a_refused_command_does_nothing_by_half() {
         client.script(&[("DBSIZE", "2"), ("GET typed:1", "\"before\"")]);
     }
 }
+
+/// Of a prefix that has a table already, too, whose rows' keys are shorter than the keys.
+#[test]
+fn no_hash_has_a_key_that_is_too_long() {
+    let server = Server::start(&[]);
+    let mut client = server.client();
+    let long = [&b"typed:"[..], &[b'k'; 65_536]].concat();
+    let refused = "(ERR a key has 1 to 65536 bytes; this one has 65542)";
+    client.script(&[("HSET typed:1 a b", "1"), ("SET s 1", "OK")]);
+    assert_eq!(client.run_words(&[b"HSET", &long, b"f", b"v"]), refused);
+    client.script(&[("MULTI", "OK")]);
+    assert_eq!(client.run_words(&[b"HSET", &long, b"f", b"v"]), "QUEUED");
+    assert_eq!(client.run_words(&[b"SET", &long, b"x"]), "QUEUED");
+    client.script(&[("SET done 1", "QUEUED")]);
+    assert_eq!(client.run("EXEC"), format!("[{refused}, {refused}, OK]"));
+    client.script(&[("DBSIZE", "3"), ("HLEN typed:1", "1")]);
+}

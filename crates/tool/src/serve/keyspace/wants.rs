@@ -23,11 +23,13 @@ pub struct Tries {
     pub idle_waits: u32,
     /// Rows were brought for it.
     pub fetches: u32,
+    /// It is upkeep, for which no client waits, nor is to wait.
+    pub(super) is_upkeep: bool,
 }
 
 impl Tries {
-    /// Upkeep, which nobody gives again: it waits for the disk.
-    pub(super) const UPKEEP: Tries = Tries { idle_waits: 0, fetches: FETCHES_MAX };
+    /// Upkeep, which goes on where it was: it waits for the disk, a short time in all, and for room not at all.
+    pub(super) const UPKEEP: Tries = Tries { idle_waits: 0, fetches: FETCHES_MAX, is_upkeep: true };
 }
 
 /// Fetches after which a command waits for the disk like anybody: what was brought is gone again before it runs.

@@ -2,19 +2,25 @@
 //! as a whole are swept by the engine.)
 //!
 //! Owns: the times of the next expiries of fields, in bounded memory, and the sweep that finds those it does not remember
-//! (after a restart, or when there were too many). Promises: a call of [`TieredKeyspace::sweep`] does a bounded amount of work, and rows that cannot be read keep it from none but those of their table that come after them.
+//! (after a restart, or when there were too many). Promises: a call of [`TieredKeyspace::sweep`] takes a short time, even where rows are on the disk alone, but for the one read that it is at; and rows that cannot be read keep it from none but those of their table that come after them.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::time::{Duration, Instant};
 
 use hedgerow::{FieldId, RowRef};
 
+use super::hashes::LastExpiry;
 use super::overflow_fields::OverflowFields;
 use super::{TableIndex, TieredKeyspace, Tries, limits};
 use crate::serve::failure::Outcome;
 use crate::serve::keyspace::cursor::Source;
 
+/// How long one call takes, about: clients wait meanwhile.
+const TIME_PER_CALL: Duration = Duration::from_millis(2);
 /// Rows the sweep looks at in one call.
 const ROWS_PER_CALL: usize = 512;
+/// Fields of a hash that is gone that are removed between two looks at the clock.
+const ORPHAN_ROWS_AT_ONCE: usize = 32;
 /// Keys removed in one call.
 const REMOVALS_PER_CALL: usize = 512;
 /// Generations of overflow fields waiting to be removed.
@@ -45,6 +51,16 @@ struct Sweep {
     after: Box<[u8]>,
     /// The last generation whose owner was checked; None before the tables are done.
     generation: Option<u64>,
+}
+
+/// When a call of the sweep began.
+#[derive(Debug, Clone, Copy)]
+struct CallTime(Instant);
+
+impl CallTime {
+    fn is_up(self) -> bool {
+        self.0.elapsed() >= TIME_PER_CALL
+    }
 }
 
 impl Expiries {
@@ -92,8 +108,12 @@ impl TieredKeyspace {
     /// is left to a later round.
     pub fn sweep(&mut self) {
         drop(self.writer.begin_command(Tries::UPKEEP, &mut None));
+        let time = CallTime(Instant::now());
         // Each goes on where it was.
-        let _ = self.sweep_due().and_then(|()| self.sweep_orphans()).and_then(|()| self.sweep_on());
+        let _ = self
+            .sweep_due(time)
+            .and_then(|()| self.sweep_orphans(time))
+            .and_then(|()| if time.is_up() { Ok(()) } else { self.sweep_on(time) });
     }
 
     /// Keys that were removed because they, or the last of their fields, had expired.
@@ -114,10 +134,10 @@ impl TieredKeyspace {
     }
 
     /// Removes hashes of which the last field is known to have expired.
-    fn sweep_due(&mut self) -> Outcome<()> {
+    fn sweep_due(&mut self, time: CallTime) -> Outcome<()> {
         for _ in 0..REMOVALS_PER_CALL {
             match self.expiries.due.first() {
-                Some((at, _, _)) if *at <= self.now_ms => {}
+                Some((at, _, _)) if *at <= self.now_ms && !time.is_up() => {}
                 _ => break,
             }
             if let Some((at, space, key)) = self.expiries.due.pop_first() {
@@ -132,27 +152,34 @@ impl TieredKeyspace {
     }
 
     /// Removes overflow fields of a hash that is gone.
-    fn sweep_orphans(&mut self) -> Outcome<()> {
-        let Some(&generation) = self.expiries.orphans.front() else { return Ok(()) };
-        let removed = self.remove_orphan(generation);
-        if self.passed_over(removed)? != Some(false) {
-            self.expiries.orphans.pop_front();
+    fn sweep_orphans(&mut self, time: CallTime) -> Outcome<()> {
+        let Some(&generation) = self.expiries.orphans.front().filter(|_| !time.is_up()) else {
+            return Ok(());
+        };
+        loop {
+            let removed = self.remove_orphan(generation);
+            if self.passed_over(removed)? != Some(false) {
+                self.expiries.orphans.pop_front();
+                return Ok(());
+            }
+            if time.is_up() {
+                return Ok(());
+            }
         }
-        Ok(())
     }
 
     /// Removes some fields of a generation, unless a hash has them; whether that is done.
     fn remove_orphan(&self, generation: u64) -> Outcome<bool> {
         match &self.overflow_fields {
             Some(overflow_fields) if !self.is_owned(generation)? => {
-                Ok(overflow_fields.remove_generation(generation, ROWS_PER_CALL)?)
+                Ok(overflow_fields.remove_generation(generation, ORPHAN_ROWS_AT_ONCE)?)
             }
             _ => Ok(true),
         }
     }
 
     /// Goes on with a round over everything, or begins one.
-    fn sweep_on(&mut self) -> Outcome<()> {
+    fn sweep_on(&mut self, time: CallTime) -> Outcome<()> {
         if self.expiries.sweep.is_none() && self.expiries.round_ms.is_some_and(|at_ms| at_ms <= self.now_ms) {
             (self.expiries.round_ms, self.expiries.overflowed) = (None, true);
         }
@@ -165,8 +192,8 @@ impl TieredKeyspace {
         }
         if let Some(mut sweep) = self.expiries.sweep.take() {
             let swept = match sweep.generation {
-                None => self.sweep_rows(&mut sweep),
-                Some(generation) => self.sweep_owners(&mut sweep, generation),
+                None => self.sweep_rows(&mut sweep, time),
+                Some(generation) => self.sweep_owners(&mut sweep, generation, time),
             };
             let goes_on = match self.passed_over(swept) {
                 Ok(Some(goes_on)) => goes_on,
@@ -211,7 +238,7 @@ impl TieredKeyspace {
     }
 
     /// Looks at some rows; false at the end of the round.
-    fn sweep_rows(&mut self, sweep: &mut Sweep) -> Outcome<bool> {
+    fn sweep_rows(&mut self, sweep: &mut Sweep, time: CallTime) -> Outcome<bool> {
         let sources = self.sources(sweep.space);
         let Some(source) =
             sources.into_iter().find(|source| sweep.source.as_ref().is_none_or(|s| s <= source))
@@ -224,7 +251,7 @@ impl TieredKeyspace {
         let mut found: Vec<(u64, Vec<u8>)> = Vec::new();
         let (mut seen, mut is_any_unread) = (0, false);
         let mut visited = Ok(());
-        let mut last: Box<[u8]> = Box::default();
+        let mut last: Option<Box<[u8]>> = None;
         if self.has_expiring_fields(sweep.space, &source) {
             visited = self.visit_rows(
                 sweep.space,
@@ -234,20 +261,19 @@ impl TieredKeyspace {
                 ROWS_PER_CALL,
                 |index, row_key, row| {
                     seen += 1;
-                    if seen == ROWS_PER_CALL {
-                        last = row_key.into();
-                    }
-                    match self.last_expiry(index, row) {
-                        Ok(Some(at)) => {
+                    match self.last_expiry(index, row, time) {
+                        Ok(LastExpiry::At(at)) => {
                             let mut key = Vec::new();
                             self.key_of(index, row_key, &mut key);
                             found.push((at, key));
                         }
-                        Ok(None) => {}
-                        // Of its overflow fields; the rows after it may be read all the same.
-                        Err(_) => is_any_unread = true,
+                        Ok(LastExpiry::Never) => {}
+                        // Of its overflow fields some may be gone by the next round; the rows after it may be read all the same.
+                        Ok(LastExpiry::Unknown) | Err(_) => is_any_unread = true,
                     }
-                    Ok(true)
+                    let goes_on = seen < ROWS_PER_CALL && !time.is_up();
+                    last = (!goes_on).then(|| row_key.into());
+                    Ok(goes_on)
                 },
             );
         }
@@ -256,11 +282,13 @@ impl TieredKeyspace {
         }
         self.expiries.overflowed |= is_any_unread;
         visited?;
-        if seen == ROWS_PER_CALL {
-            sweep.after = last;
-            return Ok(true);
+        match last {
+            Some(last) => {
+                sweep.after = last;
+                Ok(true)
+            }
+            None => Ok(self.next_source(sweep)),
         }
-        Ok(self.next_source(sweep))
     }
 
     /// Goes on behind the table that the sweep is in; false at the end of the round.
@@ -276,10 +304,14 @@ impl TieredKeyspace {
         }
     }
 
-    /// When a hash will have no field left: None if never, 0 if that is so already.
-    fn last_expiry(&self, index: Option<TableIndex>, row: &RowRef<'_>) -> hedgerow::Result<Option<u64>> {
-        let Some(index) = index else { return Ok(None) };
-        self.view(&self.tables[index], row)?.last_expiry()
+    fn last_expiry(
+        &self,
+        index: Option<TableIndex>,
+        row: &RowRef<'_>,
+        time: CallTime,
+    ) -> hedgerow::Result<LastExpiry> {
+        let Some(index) = index else { return Ok(LastExpiry::Never) };
+        self.view(&self.tables[index], row)?.last_expiry(|| time.is_up())
     }
 
     fn next_space(&self, sweep: &mut Sweep) -> bool {
@@ -293,8 +325,11 @@ impl TieredKeyspace {
     }
 
     /// Looks at the owners of some generations of overflow fields; false at the end of the round.
-    fn sweep_owners(&mut self, sweep: &mut Sweep, mut generation: u64) -> Outcome<bool> {
-        for _ in 0..ROWS_PER_CALL {
+    fn sweep_owners(&mut self, sweep: &mut Sweep, mut generation: u64, time: CallTime) -> Outcome<bool> {
+        for looks in 0..ROWS_PER_CALL {
+            if looks > 0 && time.is_up() {
+                break;
+            }
             let owner = match &self.overflow_fields {
                 Some(overflow_fields) => overflow_fields.next_owner(generation)?,
                 None => None,

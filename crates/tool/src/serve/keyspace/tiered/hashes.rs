@@ -11,6 +11,20 @@ use super::{TableIndex, TieredKeyspace, check_key, limits};
 use crate::serve::failure::{Failure, Outcome};
 use crate::serve::keyspace::FieldWrite;
 
+/// Overflow fields that are looked at between two looks at the clock.
+const LOOKS_PER_CLOCK: u64 = 64;
+
+/// When a hash will have no field left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LastExpiry {
+    /// One does not expire.
+    Never,
+    /// Then, in ms since 1970; 0 if there is none.
+    At(u64),
+    /// It has so many that there was no time to look at all of them.
+    Unknown,
+}
+
 /// A hash in place: its row, and its overflow fields if it has any.
 pub struct TieredHashView<'v, 'r> {
     table: &'v HashTable,
@@ -77,9 +91,9 @@ impl TieredHashView<'_, '_> {
         Ok(found)
     }
 
-    /// When the last field expires: `None` if one does not, 0 if there is none.
-    pub(super) fn last_expiry(&self) -> hedgerow::Result<Option<u64>> {
-        let mut last = Some(0);
+    /// When the last field expires, if that is known by the time that `is_time_up`, which is asked now and then.
+    pub(super) fn last_expiry(&self, is_time_up: impl Fn() -> bool) -> hedgerow::Result<LastExpiry> {
+        let (mut last, mut looks, mut is_cut) = (Some(0), 0, false);
         let mut latest = |expiry: Option<u64>| {
             last = last.zip(expiry).map(|(last, expiry)| last.max(expiry));
             last.is_some()
@@ -88,13 +102,21 @@ impl TieredHashView<'_, '_> {
         self.for_each_own(|name, _| own.push(name.to_vec()))?;
         for name in own {
             if !latest(self.field_expiry(&name)?.flatten()) {
-                return Ok(None);
+                return Ok(LastExpiry::Never);
             }
         }
         if let Some((overflow_fields, table)) = &self.overflow_fields {
-            table.for_each(*overflow_fields, None, |_, _, expiry| latest(expiry))?;
+            table.for_each(*overflow_fields, None, |_, _, expiry| {
+                looks += 1;
+                is_cut = looks % LOOKS_PER_CLOCK == 0 && is_time_up();
+                latest(expiry) && !is_cut
+            })?;
         }
-        Ok(last)
+        Ok(match last {
+            None => LastExpiry::Never,
+            Some(_) if is_cut => LastExpiry::Unknown,
+            Some(at_ms) => LastExpiry::At(at_ms),
+        })
     }
 
     /// Like [`TieredHashView::for_each`], without the overflow fields.
@@ -363,10 +385,11 @@ impl TieredKeyspace {
         writes: impl Iterator<Item = FieldWrite<'v>> + Clone,
         whole: Option<Option<u64>>,
     ) -> Outcome<usize> {
+        // The row's key is shorter, and would be taken.
+        check_key(key)?;
         let target = match self.target(space, key, prefetched) {
             Some(target) => target,
             None => {
-                check_key(key)?;
                 if whole.is_none() && self.string_exists(space, key)? {
                     return Err(Failure::WRONG_TYPE);
                 }
@@ -395,7 +418,7 @@ impl TieredKeyspace {
         own: &mut OwnFields<'v>,
     ) -> Outcome<usize> {
         let Target { index, row, .. } = target;
-        let has_overflow = self.stage(index, key, writes.clone(), own)?;
+        let has_overflow = self.stage(index, writes.clone(), own)?;
         let before = match whole {
             Some(_) => {
                 self.enqueue_orphans(index, row)?;
@@ -486,7 +509,6 @@ impl TieredKeyspace {
     fn stage<'v>(
         &mut self,
         index: TableIndex,
-        key: &[u8],
         writes: impl Iterator<Item = FieldWrite<'v>> + Clone,
         own: &mut OwnFields<'v>,
     ) -> Outcome<bool> {
@@ -508,7 +530,6 @@ impl TieredKeyspace {
                 if !table.is_open() {
                     return Err(table.unknown_field(name));
                 }
-                check_key(key)?;
                 overflow_fields::check_name(name)?;
                 has_overflow = true;
                 continue;

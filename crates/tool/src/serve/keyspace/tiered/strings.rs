@@ -68,8 +68,9 @@ impl TieredKeyspace {
         }
         if self.has_hash_row(space, key)? {
             return self.together(|keyspace| {
-                keyspace.hash_delete_key(space, key)?;
-                keyspace.string_put_row(space, key, value, expires_at_ms)
+                // First what may be refused: a transaction that goes on has what was staged before.
+                keyspace.string_put_row(space, key, value, expires_at_ms)?;
+                keyspace.hash_delete_key(space, key).map(drop)
             });
         }
         self.string_put_row(space, key, value, expires_at_ms)
@@ -95,8 +96,8 @@ impl TieredKeyspace {
         }
         if self.has_left_over_row(space, key)? {
             return self.together(|keyspace| {
-                keyspace.hash_delete_key(space, key)?;
-                keyspace.string_update_row(space, key, value)
+                keyspace.string_update_row(space, key, value)?;
+                keyspace.hash_delete_key(space, key).map(drop)
             });
         }
         self.string_update_row(space, key, value)

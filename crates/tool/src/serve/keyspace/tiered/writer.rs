@@ -2,7 +2,7 @@
 //!
 //! Owns: the batch being staged, and what the rows it names will be once it is written. Promises: a change that finds no room, or a read
 //! of a row that is not in memory, makes the whole command fail for now ([`Wants`]), so that nobody sleeps on the event loop; only a command
-//! that has changed something by then sleeps. Must not know keys or tables' places.
+//! that has changed something by then sleeps, and upkeep never does. Must not know keys or tables' places.
 
 use std::collections::HashMap;
 
@@ -19,6 +19,7 @@ pub(super) struct Writer {
     /// The command under way has changed something: it can not be tried again from its start.
     has_changed: bool,
     is_last_try: bool,
+    is_upkeep: bool,
     wants: Option<Wants>,
     /// Reads do not wait for the disk.
     at_hand_only: bool,
@@ -52,6 +53,7 @@ impl Writer {
             staged: None,
             has_changed: false,
             is_last_try: false,
+            is_upkeep: false,
             wants: None,
             at_hand_only: false,
             holds_brought: false,
@@ -67,6 +69,7 @@ impl Writer {
     ) -> Option<AtHandOnly> {
         (self.has_changed, self.wants) = (false, None);
         self.is_last_try = tries.idle_waits >= waiter::IDLE_ROUNDS_MAX;
+        self.is_upkeep = tries.is_upkeep;
         self.at_hand_only = tries.fetches == 0 || self.goes_on_at_hand(tries, brought.take());
         self.at_hand_only.then(|| self.db.at_hand_only())
     }
@@ -156,6 +159,9 @@ impl Writer {
     /// Gives the command up for now; or, if a part of it is done, waits for gc here and now.
     #[cold]
     fn without_room<R>(&mut self, busy: Error, change: impl Fn() -> hedgerow::Result<R>) -> Outcome<R> {
+        if self.is_upkeep {
+            return Err(busy.into());
+        }
         if !self.has_changed {
             self.wants = (!self.is_last_try).then_some(Wants::Space);
             return Err(busy.into());
