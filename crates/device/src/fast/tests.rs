@@ -523,11 +523,12 @@ fn readers_go_on_while_the_tier_grows() {
     let reader = {
         let tier = Arc::clone(&tier);
         std::thread::spawn(move || {
+            let mut begun = Some(begun);
             while tier.load_u64(0) == 0 {
                 assert_eq!(tier.load_u64(8), 1);
                 let end = tier.bytes();
                 assert_eq!(tier.read(end - 8, 8).len(), 8);
-                begun.send(()).unwrap();
+                begun.take().into_iter().for_each(|begun| begun.send(()).unwrap());
             }
         })
     };
