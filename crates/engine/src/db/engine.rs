@@ -231,6 +231,7 @@ impl Engine {
     /// Makes everything durable and marks the store as closed in order.
     pub(crate) fn close(&self) -> Result<()> {
         self.scheduler.stop();
+        self.remove_runs_of_tables_gone();
         self.runs.remove_dropped();
         // What waits for nobody any more is free then, and need not be remembered.
         drop(self.free_what_was_emptied());
