@@ -100,7 +100,7 @@ pub struct Args {
     /// Disconnect a client whose unread replies take more.
     #[arg(long, default_value = "256mb", value_parser = bytes)]
     pub output_hard_limit: u64,
-    /// Disconnect a client whose unread replies take more for 60 seconds.
+    /// Do no more of a client's commands while its unread replies take more; disconnect it after 60 seconds of that.
     #[arg(long, default_value = "64mb", value_parser = bytes)]
     pub output_soft_limit: u64,
     /// The most bytes all clients' buffers may take together; and, where the store keeps pairs, the rows that were fetched for their commands: others

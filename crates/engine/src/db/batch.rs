@@ -233,7 +233,7 @@ impl Batch {
         Ok(())
     }
 
-    /// Adds a [`Table::compare_and_set`]: unless the field then equals `expected`, earlier writes of the batch included, the batch fails with
+    /// Adds a [`Table::compare_and_set`]: unless the field then is what `expected` would make it, earlier writes of the batch included, the batch fails with
     /// `Conflict`.
     ///
     /// # Errors

@@ -142,7 +142,7 @@ impl PairBatch {
         self.push(table, key.key_bytes().as_ref(), BatchChange::Increment(field, by))
     }
 
-    /// Adds a [`PairTable::compare_and_set`]: unless the field then equals `expected`, earlier changes of the batch included, the batch fails
+    /// Adds a [`PairTable::compare_and_set`]: unless the field then is what `expected` would make it, earlier changes of the batch included, the batch fails
     /// with `Conflict`.
     ///
     /// # Errors

@@ -274,7 +274,7 @@ impl PairTable {
         self.change(key, |transaction| self.increment_in(transaction, key, field, by))
     }
 
-    /// Writes `new` if the field now equals `expected` (`Null`: absent). Returns whether it did.
+    /// Writes `new` if the field now is what writing `expected` would make it (`Null`: absent). Returns whether it did.
     ///
     /// # Errors
     /// See [`PairTable`]; `NotFound` if there is no such field.

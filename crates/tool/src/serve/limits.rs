@@ -89,7 +89,7 @@ pub const CLIENT_NAME_BYTES_MAX: usize = 1024;
 pub struct OutputLimits {
     /// Over this the client is disconnected at once. Default 256 MiB.
     pub hard: usize,
-    /// Over this for `soft_time` the client is disconnected. Default 64 MiB.
+    /// Over this no more of its commands are done, and after `soft_time` of that it is disconnected. Default 64 MiB.
     pub soft: usize,
     /// Default 60 s.
     pub soft_time: Duration,
