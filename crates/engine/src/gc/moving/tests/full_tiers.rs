@@ -1,6 +1,8 @@
 //! Tiers in which there is hardly room: nothing stops moves for good, and what is deleted or replaced makes room.
 
-use hedgerow_device::{CapacityTier, Clock, CrashModel, CrashSim, FastTier, Random};
+use hedgerow_device::{
+    CapacityTier, Clock, CrashModel, CrashSim, FastTier, Fault, FileCall, Random, Refusal,
+};
 
 use super::{FAST_BYTES, move_and_meanwhile, tight_options};
 use crate::space::Claim;
@@ -374,5 +376,32 @@ fn expired_rows_make_room_in_a_store_without_threads() {
     for n in 0..rows / 2 {
         with_room(&db, || put(n, Expiry::Never)).unwrap_or_else(|error| panic!("row {n}: {error}"));
     }
+    db.check_counts().unwrap();
+}
+
+/// Which sorted tables count is written into files of a fixed length, of which half is left where the disk has no room for the next: what makes room goes there.
+#[test]
+fn edits_that_make_room_need_none() {
+    let sim = CrashSim::new(CrashModel::Pages, FAST_BYTES);
+    let (db, table) = open_of_bytes(&sim, tight_options(false));
+    let engine = table.engine();
+    let count = || (engine.log.root().manifest, engine.runs.files_once().len());
+    // An edit has the first and the last key of each file: two such take nearly all of the least there is.
+    let key = vec![7u8; 60_000];
+    for name in ["a", "b", "c"] {
+        let table = db.create_table(name, Schema::new().field("n", Type::I64)).unwrap();
+        let key = if name == "a" { &b"short"[..] } else { &key };
+        table.load(|loader| loader.push(key, &row! { n: 1 })).unwrap();
+    }
+    let (pair, files) = count();
+    assert_eq!(files, 3);
+    let refused = |after| Fault { after, sticky: true, refusal: Refusal::NoSpace };
+    sim.fail_file_calls(FileCall::Create, refused(0));
+    db.drop_table("a").unwrap();
+    db.drop_table("b").unwrap();
+    assert_eq!(count(), (pair, 1), "no room for another pair, and files went");
+    sim.fail_file_calls(FileCall::Create, refused(1 << 30));
+    db.drop_table("c").unwrap();
+    assert_eq!(count(), (pair + 3, 0), "the third try, long before the pair is used up");
     db.check_counts().unwrap();
 }
