@@ -96,13 +96,19 @@ fn expiries_are_part_of_the_batch() {
         ("PERSIST new", "QUEUED"),
         ("SET past 1", "QUEUED"),
         ("PEXPIREAT past 1", "QUEUED"),
+        ("PERSIST past", "QUEUED"),
+        ("EXPIRE past 10", "QUEUED"),
+        ("HSET users:3 f v", "QUEUED"),
+        ("EXPIRE users:3 0", "QUEUED"),
+        ("EXPIRE users:3 60", "QUEUED"),
         ("DEL temporary", "QUEUED"),
         ("EXPIRE temporary 10", "QUEUED"),
         ("EXPIRE absent 10", "QUEUED"),
         ("INCR old", "QUEUED"),
         ("EXPIRE old 100 LT", "QUEUED"),
         ("PEXPIREAT users:2 99999999999999", "QUEUED"),
-        ("EXEC", "[1, 1, 0, OK, 1, 0, OK, 1, 1, 0, 0, 2, 0, 1]"),
+        ("EXEC", "[1, 1, 0, OK, 1, 0, OK, 1, 0, 0, 1, 1, 0, 1, 0, 0, 2, 0, 1]"),
+        ("EXISTS past users:3", "0"),
     ]);
     assert_eq!(sequence(&mut client), before + 1);
     // Fields beyond those of the table, and a hash that loses its last field.

@@ -84,14 +84,16 @@ impl TieredKeyspace {
         }
     }
 
-    /// What the staged writes make of a key: None if they leave it as it is.
+    /// What the staged writes make of a key: None if they leave it as it is. One that expires as soon as it is there is none.
     fn staged(&self, space: usize, key: &[u8]) -> Outcome<Option<TypeAndExpiry>> {
         let mut found = None;
         for kind in [Kind::String, Kind::Hash] {
             let Ok((table, row)) = self.row_of(space, key, kind) else { continue };
             match self.writer.staged_expiry(table, row)? {
-                Some(Some(at_ms)) => return Ok(Some(Some((kind, at_ms)))),
-                Some(None) => found = Some(None),
+                Some(Some(at_ms)) if at_ms.is_none_or(|at_ms| at_ms > self.now_ms) => {
+                    return Ok(Some(Some((kind, at_ms))));
+                }
+                Some(_) => found = Some(None),
                 None => {}
             }
         }
