@@ -151,13 +151,11 @@ pub struct Connection {
     pub over_soft_since: Option<Duration>,
     /// Memory counted in the budget of all clients.
     pub counted_bytes: usize,
-    /// When it was accepted.
-    pub accepted: Duration,
 }
 
 impl Connection {
-    /// A connection accepted at a time.
-    pub fn new(stream: TcpStream, accepted: Duration) -> Connection {
+    /// A connection that was just accepted.
+    pub fn new(stream: TcpStream) -> Connection {
         Connection {
             stream,
             input: Input::default(),
@@ -174,7 +172,6 @@ impl Connection {
             is_held_back: false,
             over_soft_since: None,
             counted_bytes: 0,
-            accepted,
         }
     }
 

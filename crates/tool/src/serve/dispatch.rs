@@ -246,7 +246,7 @@ fn check(context: &mut Context<'_>, command: &'static Command, args: Args<'_>) -
             Failure::new(format!("ERR wrong number of arguments for '{name}' command")),
         ));
     }
-    if !context.server.sessions[context.client].authenticated && !command.is(Flag::NoAuth) {
+    if !context.server.sessions[context.client].is_authenticated() && !command.is(Flag::NoAuth) {
         return Err(refuse(context, Failure::text("NOAUTH Authentication required.")));
     }
     if command.is(Flag::Write)

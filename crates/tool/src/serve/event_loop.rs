@@ -252,13 +252,13 @@ impl EventLoop {
             return;
         }
         let now = self.server.keyspace.now_ms();
-        let authenticated = self.server.settings.password.is_none();
+        let stranger_since = self.server.strangers_since();
         let session = Session {
             fd: stream.as_raw_fd(),
-            ..Session::new(self.next_id, address.to_string(), local, authenticated, now)
+            ..Session::new(self.next_id, (address.to_string(), local), stranger_since, now)
         };
         self.next_id += 1;
-        entry.insert(Connection::new(stream, self.server.keyspace.uptime()));
+        entry.insert(Connection::new(stream));
         let session_key = self.server.sessions.insert(session);
         debug_assert_eq!(session_key, key, "sessions and connections are inserted and removed together");
     }
@@ -610,8 +610,9 @@ impl EventLoop {
             let idle = Duration::from_millis(now_ms.saturating_sub(session.active_ms));
             let is_late = settings.idle_timeout.is_some_and(|limit| idle > limit)
                 || (session.is_closing && made_no_progress(connection, now, settings.output.soft_time))
-                || (!session.authenticated
-                    && now.saturating_sub(connection.accepted) > limits::UNAUTHENTICATED_TIME_MAX)
+                || session
+                    .stranger_since
+                    .is_some_and(|since| now.saturating_sub(since) > limits::UNAUTHENTICATED_TIME_MAX)
                 || connection
                     .over_soft_since
                     .is_some_and(|since| now.saturating_sub(since) > settings.output.soft_time);
@@ -741,7 +742,7 @@ fn execute_all(
     loop {
         let session = &server.sessions[key];
         let (guard, run);
-        if session.authenticated
+        if session.is_authenticated()
             && connection.parser.is_between_commands()
             && let (Some(db), Keyspace::Tiered(keyspace)) = (db, &server.keyspace)
         {
@@ -781,7 +782,7 @@ fn execute(
         if session.is_closing || server.shutdown.is_some() {
             return ControlFlow::Break(Executed::Waits);
         }
-        let (limits, output_max) = match session.authenticated {
+        let (limits, output_max) = match session.is_authenticated() {
             true => (RequestLimits::AUTHENTICATED, server.settings.output.hard),
             false => (RequestLimits::UNAUTHENTICATED, limits::UNAUTHENTICATED_OUTPUT_BYTES_MAX),
         };

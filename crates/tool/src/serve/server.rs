@@ -168,6 +168,11 @@ impl Context<'_> {
 }
 
 impl Server {
+    /// Since when who comes now is a stranger; nobody is where there is no password.
+    pub fn strangers_since(&self) -> Option<Duration> {
+        self.settings.password.as_ref().map(|_| self.keyspace.uptime())
+    }
+
     /// A server without clients, which has so many commands.
     pub fn new(keyspace: Keyspace, settings: Settings, commands: usize) -> Server {
         let now_ms = keyspace.now_ms();

@@ -129,8 +129,8 @@ pub struct Session {
     pub db: usize,
     /// Whether it speaks RESP3.
     pub resp3: bool,
-    /// Whether it may do more than authenticate.
-    pub authenticated: bool,
+    /// Since when it may do no more than authenticate, by [`Keyspace::uptime`](super::keyspace::Keyspace::uptime), if so.
+    pub stranger_since: Option<Duration>,
     /// What it calls itself.
     pub name: Vec<u8>,
     /// The library it says it uses.
@@ -228,7 +228,12 @@ pub struct Buffers {
 
 impl Session {
     /// A client that has said nothing yet.
-    pub fn new(id: u64, address: String, local_address: String, authenticated: bool, now_ms: u64) -> Session {
+    pub fn new(
+        id: u64,
+        (address, local_address): (String, String),
+        stranger_since: Option<Duration>,
+        now_ms: u64,
+    ) -> Session {
         Session {
             id,
             fd: -1,
@@ -236,7 +241,7 @@ impl Session {
             local_address,
             db: 0,
             resp3: false,
-            authenticated,
+            stranger_since,
             name: Vec::new(),
             library: Vec::new(),
             library_version: Vec::new(),
@@ -263,16 +268,22 @@ impl Session {
         }
     }
 
-    /// Back to what a new connection is, as RESET does, but for watched keys; authentication is lost unless none is needed.
-    pub fn reset(&mut self, authenticated: bool) {
+    /// Back to what a new connection is, as RESET does, but for watched keys; with a time for `stranger_since` if it has to authenticate again.
+    pub fn reset(&mut self, stranger_since: Option<Duration>) {
         self.db = 0;
         self.resp3 = false;
-        self.authenticated = authenticated;
+        // Who is one already has no more time for it.
+        self.stranger_since = self.stranger_since.or(stranger_since);
         self.name.clear();
         self.no_evict = false;
         self.no_touch = false;
         self.reply_mode = ReplyMode::On;
         self.multi = None;
+    }
+
+    /// Whether it may do more than authenticate.
+    pub fn is_authenticated(&self) -> bool {
+        self.stranger_since.is_none()
     }
 
     /// Whether its next command waits for a step of its attempt at a store of pairs.

@@ -63,6 +63,16 @@ fn strangers_have_ten_seconds() {
     clock.advance_ms(2_000);
     eventually("it is disconnected", || stranger.try_reply().is_none());
     assert_eq!(known.run("PING"), "PONG");
+    // Who is a stranger again has as long from then on.
+    assert_eq!(known.run("RESET"), "RESET");
+    std::thread::sleep(std::time::Duration::from_millis(400));
+    assert_eq!(known.run("AUTH secret"), "OK");
+    assert_eq!(known.run("RESET"), "RESET");
+    clock.advance_ms(9_000);
+    // To be one once more gives no more time.
+    assert_eq!(known.run("RESET"), "RESET");
+    clock.advance_ms(2_000);
+    eventually("it is disconnected, too", || known.try_reply().is_none());
 }
 
 /// A client whose replies were over the soft limit for a moment is served on though it sends no more.

@@ -36,9 +36,9 @@ pub fn quit(context: &mut Context<'_>, _args: Args<'_>) -> Outcome<()> {
 
 /// RESET
 pub fn reset(context: &mut Context<'_>, _args: Args<'_>) -> Outcome<()> {
-    let authenticated = context.server.settings.password.is_none();
+    let stranger_since = context.server.strangers_since();
     context.server.unwatch(context.client);
-    context.session().reset(authenticated);
+    context.session().reset(stranger_since);
     context.reply.set_resp3(false);
     context.reply.status("RESET");
     Ok(())
@@ -62,7 +62,7 @@ fn authenticate(context: &mut Context<'_>, user: &[u8], password: &[u8]) -> Outc
     if !is_right || user != b"default" {
         return Err(WRONG_PASSWORD);
     }
-    context.session().authenticated = true;
+    context.session().stranger_since = None;
     Ok(())
 }
 
@@ -115,7 +115,7 @@ pub fn hello(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
             return Err(Failure::new(format!("ERR Syntax error in HELLO option '{}'", quote(word))));
         }
     }
-    if !context.session().authenticated {
+    if !context.session().is_authenticated() {
         return Err(Failure::text(
             "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH \
              <user> <pass> option can be used to authenticate the client and select the RESP protocol version at \

@@ -32,7 +32,7 @@ impl Bench {
         let db = Db::open_at(tier, options, clock.clone()).unwrap();
         let mut server =
             Server::new(Keyspace::tiered(db, clock).unwrap(), Settings::default(), commands::count());
-        let client = server.sessions.insert(Session::new(1, String::new(), String::new(), true, START_MS));
+        let client = server.sessions.insert(Session::new(1, Default::default(), None, START_MS));
         Bench { server, client }
     }
 
