@@ -3,6 +3,7 @@
 //! Owns: the one table of CONFIG parameters. A parameter that CONFIG SET accepts has an effect, or is one whose only effect in
 //! Redis is on encodings that clients can see by OBJECT ENCODING.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use subtle::ConstantTimeEq;
@@ -175,6 +176,12 @@ impl Settings {
         })
     }
 
+    /// Whether anybody may do anything, though that is not meant, once there is no password.
+    fn would_be_open(&self) -> bool {
+        let is_loopback = |listen: &String| listen.parse().is_ok_and(|ip: IpAddr| ip.is_loopback());
+        self.protected && !self.listen.iter().all(is_loopback)
+    }
+
     /// Changes a parameter; the error is the reason, without a code.
     pub fn set(&mut self, name: &str, value: &[u8]) -> Result<(), String> {
         let integer = |min: i64, max: i64| {
@@ -201,6 +208,11 @@ impl Settings {
                 self.clients_max = wanted;
             }
             "maxmemory-clients" => self.client_bytes_max = integer(1 << 20, i64::MAX)? as usize,
+            "requirepass" if value.is_empty() && self.would_be_open() => {
+                return Err(
+                    "others can reach the server from other machines, and protected mode is on".into()
+                );
+            }
             "requirepass" => self.password = (!value.is_empty()).then(|| value.to_vec()),
             "slowlog-log-slower-than" => self.slowlog_us = integer(-1, i64::MAX)?,
             "slowlog-max-len" => self.slowlog_len = integer(0, 1_000_000)? as usize,
@@ -287,6 +299,25 @@ mod tests {
         settings.set("client-output-buffer-limit", b"normal 1mb 512kb 3").unwrap();
         assert_eq!(settings.output.hard, 1 << 20);
         assert!(settings.set("client-output-buffer-limit", b"normal 0 0 0").is_err());
+    }
+
+    #[test]
+    fn the_password_stays_where_others_could_do_anything_without() {
+        let with_password = |listen: &[&str], protected| Settings {
+            password: Some(b"secret".to_vec()),
+            listen: listen.iter().map(|ip| ip.to_string()).collect(),
+            protected,
+            ..Settings::default()
+        };
+        let mut open = with_password(&["127.0.0.1", "0.0.0.0"], true);
+        assert!(open.set("requirepass", b"").is_err());
+        assert!(open.set("requirepass", b"other").is_ok());
+        assert_eq!(open.password.as_deref(), Some(&b"other"[..]));
+        for (listen, protected) in [(&["127.0.0.1", "::1"][..], true), (&["0.0.0.0"][..], false)] {
+            let mut settings = with_password(listen, protected);
+            assert!(settings.set("requirepass", b"").is_ok());
+            assert_eq!(settings.password, None);
+        }
     }
 
     #[test]
