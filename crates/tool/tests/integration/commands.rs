@@ -420,6 +420,23 @@ fn fields_expire_on(store: Store) {
         ("HTTL h:1 FIELDS 1 c", "[-1]"),
         ("HSETEX h:1 PX 1000 FIELDS 2 b 1 c 2", "1"),
     ]);
+    // Times of fields are rounded up, may be now, and no later than Redis has bits for.
+    client.script(&[
+        ("HSET h:2 a 1 b 2 c 3", "3"),
+        ("HPEXPIRE h:2 1400 FIELDS 1 a", "[1]"),
+        ("HTTL h:2 FIELDS 1 a", "[2]"),
+        ("HPEXPIREAT h:2 1900000000400 FIELDS 1 b", "[1]"),
+        ("HEXPIRETIME h:2 FIELDS 1 b", "[1900000001]"),
+        ("HGETEX h:2 EX 0 FIELDS 1 b", "[\"2\"]"),
+        ("HSETEX h:2 EX 0 FIELDS 1 c 4", "1"),
+        ("HGETALL h:2", "[\"a\", \"1\"]"),
+        ("HSETEX h:2 EXAT 99999999999 FIELDS 1 a 5", "(ERR invalid expire time in 'hsetex' command)"),
+        ("HGETEX h:2 PXAT 99999999999999 FIELDS 1 a", "(ERR invalid expire time in 'hgetex' command)"),
+        ("HEXPIRE h:2 -1 FIELDS 1 a", "(ERR invalid expire time, must be >= 0)"),
+        ("HSETEX h:2 PX -1 FIELDS 1 a 5", "(ERR invalid expire time, must be >= 0)"),
+        ("HEXPIRE h:2 0 FIELDS 1 a", "[2]"),
+        ("EXISTS h:2", "0"),
+    ]);
     assert_eq!(client.run_words(&[b"HPEXPIRE", b"h:1", b"1000", b"FIELDS", b"1", b"\xff"]), "[1]");
     assert_eq!(client.run("HLEN h:1"), "4");
     clock.advance_ms(999);

@@ -71,6 +71,20 @@ pub fn parse_expiry(unit: Unit, text: &[u8], now_ms: u64, command: &str) -> Outc
     Ok(as_expiry(at, now_ms))
 }
 
+/// The time of fields, ms since 1970: it may be now, and no later than Redis has bits for.
+fn field_time(unit: Unit, text: &[u8], now_ms: u64, command: &str) -> Outcome<i64> {
+    let at = absolute(unit, text, now_ms, command)?;
+    if text.first() == Some(&b'-') {
+        return Err(Failure::text("ERR invalid expire time, must be >= 0"));
+    }
+    if at > AT_MAX { Err(invalid(command)) } else { Ok(at) }
+}
+
+/// The time of an option for fields.
+pub fn parse_field_expiry(unit: Unit, text: &[u8], now_ms: u64, command: &str) -> Outcome<Expiry> {
+    Ok(as_expiry(field_time(unit, text, now_ms, command)?, now_ms))
+}
+
 /// NX, XX, GT, LT.
 #[derive(Debug, Clone, Copy, Default)]
 struct Condition {
@@ -151,15 +165,25 @@ pub fn pexpireat(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
     set_key_expiry(context, args, Unit::UnixMilliseconds, "pexpireat")
 }
 
-/// The time in `unit`: what is left of it, or the time itself.
-fn in_unit(at: u64, unit: Unit, now_ms: u64) -> i64 {
+/// The time in `unit`: what is left of it, or the time itself; seconds by `to_seconds`.
+fn in_unit(at: u64, unit: Unit, now_ms: u64, to_seconds: fn(u64) -> u64) -> i64 {
     let left = at.saturating_sub(now_ms);
     (match unit {
-        Unit::Seconds => (left + 500) / 1000,
+        Unit::Seconds => to_seconds(left),
         Unit::Milliseconds => left,
-        Unit::UnixSeconds => (at + 500) / 1000,
+        Unit::UnixSeconds => to_seconds(at),
         Unit::UnixMilliseconds => at,
     }) as i64
+}
+
+/// As Redis rounds the times of keys: to the nearest second.
+fn nearest_second(ms: u64) -> u64 {
+    (ms + 500) / 1000
+}
+
+/// And those of fields: up, so that none that is there has nothing left.
+fn next_second(ms: u64) -> u64 {
+    ms.div_ceil(1000)
 }
 
 fn reply_key_expiry(context: &mut Context<'_>, args: Args<'_>, unit: Unit) -> Outcome<()> {
@@ -168,7 +192,7 @@ fn reply_key_expiry(context: &mut Context<'_>, args: Args<'_>, unit: Unit) -> Ou
     let answer = match context.server.keyspace.expiry(db, args.at(1))? {
         None => -2,
         Some(None) => -1,
-        Some(Some(at)) => in_unit(at, unit, now_ms),
+        Some(Some(at)) => in_unit(at, unit, now_ms, nearest_second),
     };
     context.reply.integer(answer);
     Ok(())
@@ -236,10 +260,7 @@ pub fn expire_fields<'v>(
 fn set_field_expiry(context: &mut Context<'_>, args: Args<'_>, unit: Unit, command: &str) -> Outcome<()> {
     let (db, key) = (context.db(), args.at(1));
     let now_ms = context.server.keyspace.now_ms();
-    let at = absolute(unit, args.at(2), now_ms, command)?;
-    if args.at(2).first() == Some(&b'-') || at > AT_MAX {
-        return Err(invalid(command));
-    }
+    let at = field_time(unit, args.at(2), now_ms, command)?;
     let mut condition = Condition::default();
     let has_condition = condition.add(args.at(3));
     let fields = fields_at(args, 3 + usize::from(has_condition), 1)?;
@@ -302,7 +323,7 @@ fn reply_field_expiry(context: &mut Context<'_>, args: Args<'_>, unit: Unit) -> 
         context.reply.integer(match expiry {
             None => -2,
             Some(None) => -1,
-            Some(Some(at)) => in_unit(at, unit, now_ms),
+            Some(Some(at)) => in_unit(at, unit, now_ms, next_second),
         });
     }
     Ok(())

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use hedgerow::Value;
 
-use super::expiration::{Expiry, expire_fields, fields_at, parse_expiry, unit_of_option};
+use super::expiration::{Expiry, expire_fields, fields_at, parse_field_expiry, unit_of_option};
 use super::is_word;
 use super::key::scan_options;
 use crate::serve::failure::{Failure, Outcome};
@@ -460,7 +460,7 @@ pub fn hgetex(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
     let (change, at) = match args.at(2) {
         word if is_word(word, "PERSIST") => (Some(None), 3),
         word => match unit_of_option(word) {
-            Some(unit) => (Some(Some(parse_expiry(unit, args.at(3), now_ms, "hgetex")?)), 4),
+            Some(unit) => (Some(Some(parse_field_expiry(unit, args.at(3), now_ms, "hgetex")?)), 4),
             None => (None, 2),
         },
     };
@@ -511,7 +511,7 @@ fn hsetex_options(args: Args<'_>, now_ms: u64) -> Outcome<SetExOptions> {
             && !options.keep_ttl
         {
             let time = args.get(options.fields_at + 1).ok_or(Failure::SYNTAX)?;
-            options.expiry = Some(parse_expiry(unit, time, now_ms, "hsetex")?);
+            options.expiry = Some(parse_field_expiry(unit, time, now_ms, "hsetex")?);
             options.fields_at += 1;
         } else {
             return Err(Failure::new(format!(
