@@ -334,13 +334,15 @@ pub fn markdown() -> String {
         arguments. `WATCH` sees every change of a key, also one that is undone before `EXEC`, and its expiry.\n\n\
         A reply has at most the bytes of the hard limit of `client-output-buffer-limit` (256 MiB unless \
         set); a larger one is an error, and what the command would have changed stays as it is. `SCAN` and \
-        `HSCAN` pass at most 16,384 keys or fields a call, whatever their `COUNT`, and end after 16 MiB of them; a pattern \
+        `HSCAN` pass at most 16,384 keys or fields a call, whatever their `COUNT`, and end after 16 MiB of them. \
+        A `SCAN` may miss a string over which a hash is renamed or copied meanwhile, and no other key that is there throughout. A pattern \
         has at most 4,096 bytes, as have all of a `CONFIG GET` together. `COPY` and `RENAME` of a hash of more than 192 MiB are \
         refused, and an `EXEC` or `MSET` that would write more than 256 MiB at once.\n\n\
         Most commands take a time that does not depend on how many keys and fields there are, but for the \
         logarithm. These look at all of what they name, while other clients wait: `KEYS` (all keys), \
         `HGETALL`, `HKEYS`, `HVALS`, `HRANDFIELD`, `MEMORY USAGE`, `RENAME` and `COPY` \
-        (the fields of the hash), `HLEN` of a hash whose fields may expire, `HR.SCAN` (up to its `LIMIT`). \
+        (the fields of the hash), `HLEN` of a hash whose fields may expire, \
+        `HR.SCAN` (up to its `LIMIT`, and rows of which all fields have expired). \
         Use `SCAN`, `HSCAN` and a `LIMIT` on what is large. After 10 ms of commands of one connection the \
         others have their turn.\n\n\
         `EXEC` is atomic for other clients always. Against a crash it is atomic when each of its writes is marked *batch* \

@@ -1,7 +1,8 @@
 //! Cursors of `SCAN` and `HSCAN`: integers for clients, positions here.
 //!
 //! Owns: the bounded memory of positions. Promises: a cursor that is forgotten, or was given by an earlier run of the server, means
-//! the beginning, so that every key present throughout is still returned at least once.
+//! the beginning, so that every key present throughout is still returned at least once. Strings come last, since a key that is set becomes one, whatever it was: so
+//! only a string over which a hash is renamed or copied may be missed.
 
 use std::collections::VecDeque;
 
@@ -13,14 +14,14 @@ use crate::serve::limits;
 /// Where a scan goes on.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Source {
-    /// In the strings.
-    Strings,
     /// In the hashes without prefix.
     Plain,
     /// In the hashes whose prefix has no table.
     Overflow,
     /// In the hashes with this prefix.
     Prefix(Box<[u8]>),
+    /// In the strings.
+    Strings,
     /// In the fields of one hash: its key.
     Fields(Box<[u8]>),
     /// In the tables of a store of pairs, in no order.

@@ -71,8 +71,9 @@ impl TieredKeyspace {
     /// The tables of a database, in the order of scans.
     pub(super) fn sources(&self, space: usize) -> Vec<Source> {
         let here = self.space(space);
-        let mut sources = vec![Source::Strings, Source::Plain, Source::Overflow];
+        let mut sources = vec![Source::Plain, Source::Overflow];
         sources.extend(here.in_order.keys().cloned().map(Source::Prefix));
+        sources.push(Source::Strings);
         sources
     }
 
