@@ -247,14 +247,22 @@ pub fn scan(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
     if options.reverse {
         scan = scan.reverse();
     }
+    // A row of which all fields have expired is none, so it is not known how many are to be looked at.
+    let may_be_none = table.has_expiring_fields();
+    if !may_be_none {
+        scan = scan.limit(options.limit);
+    }
     let reply = &mut context.reply;
     let place = reply.defer();
     let mut count = 0;
-    scan.limit(options.limit).for_each(|row_key, row| {
+    scan.for_each(|row_key, row| {
+        let view = keyspace.view(table, row)?;
+        if may_be_none && !view.has_fields()? {
+            return Ok(true);
+        }
         count += 1;
         reply.array(2);
         reply.bulk(row_key);
-        let view = keyspace.view(table, row)?;
         match options.fields {
             Some(fields) => {
                 reply.map(fields.len());
@@ -278,7 +286,7 @@ pub fn scan(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
                 reply.map_at(place, fields);
             }
         }
-        Ok(!reply.is_over())
+        Ok(count < options.limit && !reply.is_over())
     })?;
     context.reply.array_at(place, count);
     Ok(())
