@@ -245,7 +245,8 @@ pub(crate) struct SstManifest {
 }
 
 impl SstManifest {
-    /// Makes the pair of this number, which begins with `version`: durable, names and all, on return. Nothing counts of it before the root names it.
+    /// Makes the pair of this number, which begins with `version`: durable, names and all, on return. Nothing counts of it before the root names it. If it fails what it has made is removed, as
+    /// far as that goes; what was there before is not its own.
     pub(crate) fn create(
         tier: &CapacityTier,
         (store, pair): (u128, u64),
@@ -254,16 +255,27 @@ impl SstManifest {
         let first = encode_edit(pair, 0, &version.ops());
         let end = EDITS_START + first.len() as u64;
         let bytes = pair_bytes(&first);
-        let [a, b] = pair_names(pair);
-        let copies = [tier.create_allocated(&a, bytes)?, tier.create_allocated(&b, bytes)?];
-        for copy in &copies {
-            copy.write_at(0, &encode_head(store, pair))?;
-            copy.write_at(EDITS_START, &first)?;
-            copy.sync()?;
+        let (names, mut made) = (pair_names(pair), 0);
+        let mut create = |name: &str| tier.create_allocated(name, bytes).inspect(|_| made += 1);
+        let mut written = || -> Result<[AllocatedFile; 2]> {
+            let copies = [create(&names[0])?, create(&names[1])?];
+            for copy in &copies {
+                copy.write_at(0, &encode_head(store, pair))?;
+                copy.write_at(EDITS_START, &first)?;
+                copy.sync()?;
+            }
+            // PERSIST: the names before the root that leads to them.
+            tier.sync_names()?;
+            Ok(copies)
+        };
+        match written() {
+            Ok(copies) => Ok(SstManifest { pair, copies, end, edits: 1, version, has_failed: false }),
+            Err(error) => {
+                // Nothing names it. If it stays, opening removes it.
+                names[..made].iter().for_each(|name| drop(tier.remove(name)));
+                Err(error)
+            }
         }
-        // PERSIST: the names before the root that leads to them.
-        tier.sync_names()?;
-        Ok(SstManifest { pair, copies, end, edits: 1, version, has_failed: false })
     }
 
     /// Reads the pair of this number, and changes nothing.

@@ -102,6 +102,17 @@ struct SstFiles {
     cache: BlockCache,
 }
 
+/// Whether a file of this name is a store's.
+fn is_of_a_store(name: &str) -> bool {
+    pair_in(name).is_some() || SstId::number_in(name).is_some()
+}
+
+fn is_of_another_store(name: &str) -> Error {
+    Error::invalid(format!(
+        "the directory of sorted tables has some of another store ({name}): give each store one of its own (Options::capacity)"
+    ))
+}
+
 impl SstFiles {
     fn open(&self, number: u64) -> Result<Sst> {
         Sst::open(&self.tier, self.id(number), &self.cache)
@@ -280,9 +291,7 @@ impl Runs {
             let (store, number) = (files.store_of(name)?, SstId::number_in(name));
             let expected = number.map_or(files.store, |number| files.id(number).store);
             if store.is_some_and(|store| store != expected) {
-                return Err(Error::invalid(format!(
-                    "the directory of sorted tables has some of another store ({name}): give each store one of its own (Options::capacity)"
-                )));
+                return Err(is_of_another_store(name));
             }
             let pair = pair_in(name);
             changing.next_pair = changing.next_pair.max(pair.map_or(0, |pair| pair + 1));
@@ -581,6 +590,10 @@ impl Runs {
         }
         let CapacityPlace::Directory(path) = &self.place else { return Err(not_given(&self.place)) };
         let tier = CapacityTier::open(path)?;
+        // It was not there when the store was opened, so nothing in it is of this one.
+        if let Some(name) = tier.names()?.iter().find(|name| is_of_a_store(name)) {
+            return Err(is_of_another_store(name));
+        }
         let RunsSettings { block_cache_bytes, index_cache_bytes, .. } = self.settings;
         let cache = BlockCache::with_index(block_cache_bytes, index_cache_bytes);
         let files = SstFiles { tier, store: log.root().store_id, origins: Arc::default(), cache };

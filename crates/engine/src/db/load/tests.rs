@@ -647,10 +647,19 @@ fn the_directory_of_another_store_stays_as_it_is() {
     let scratch = Scratch::new("load-another");
     let shared = scratch.at("shared");
     let options = immediate().capacity(&shared);
+    // One that was opened before there was anything to look at.
+    let early = Db::open_with(scratch.at("early"), options.clone()).unwrap();
     let db = Db::open_with(scratch.at("one"), options.clone()).unwrap();
     load(&db.create_table("t", schema()).unwrap(), 0..5, 1_001).unwrap();
     db.close().unwrap();
     let there = names_in(&shared);
+    let table = early.create_table("t", schema()).unwrap();
+    for _ in 0..2 {
+        let error = load(&table, 0..5, 1_001).unwrap_err();
+        assert!(error.kind() == ErrorKind::Invalid && error.message().contains("another store"), "{error}");
+        assert_eq!(names_in(&shared), there);
+    }
+    early.close().unwrap();
     let error = Db::open_with(scratch.at("other"), options.clone()).map(drop).unwrap_err();
     assert!(error.kind() == ErrorKind::Invalid && error.message().contains("another store"), "{error}");
     assert_eq!(names_in(&shared), there);
