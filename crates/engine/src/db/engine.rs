@@ -172,10 +172,15 @@ impl Engine {
 
     /// Takes sorted tables off that have nothing but rows of tables which were dropped or cleared.
     pub(crate) fn remove_garbage_runs(&self) -> Result<()> {
-        self.runs.remove_tables(&self.log, || {
+        let were_there = self.runs.remove_tables(&self.log, || {
             let (ids, sequence) = self.catalog.ids();
             (move |id| ids.contains(&id), sequence)
-        })
+        })?;
+        if were_there {
+            // A move may have failed for want of what they took.
+            self.gc.may_move_again();
+        }
+        Ok(())
     }
 
     /// The same, if a table was dropped or cleared since. It takes syncs, and a file each to be removed: whoever changed the table waits for none of that where a thread does it.

@@ -149,7 +149,7 @@ impl Engine {
         let sleep = |pause| match pause == MERGE_PAUSE {
             // Whoever waits for space may wait for a merge.
             true => self.scheduler.sleep_or_wake(pause),
-            false => self.scheduler.sleep(pause),
+            false => self.sleep_after_merge(pause),
         };
         while sleep(pause) && self.log.check_writable().is_ok() {
             self.remove_runs_of_tables_gone();
@@ -169,6 +169,15 @@ impl Engine {
             };
             again = if pause == again { (2 * again).min(MERGE_AGAIN[1]) } else { MERGE_AGAIN[0] };
         }
+    }
+
+    /// Sleeps as [`Scheduler::sleep`](crate::scheduler::Scheduler::sleep). That merges are refused for a while is no reason to keep what dropped tables had.
+    fn sleep_after_merge(&self, mut pause: Duration) -> bool {
+        while pause > MERGE_PAUSE && self.scheduler.sleep(MERGE_PAUSE) {
+            self.remove_runs_of_tables_gone();
+            pause -= MERGE_PAUSE;
+        }
+        self.scheduler.sleep(pause)
     }
 
     /// Brings a file into memory of which much is read, if memory has room for all of them and for the fast tier. Whether there was one.

@@ -869,6 +869,10 @@ impl Runs {
         let Some(into) = slice.output_run() else { return Ok(()) };
         let rises = written.has_dropped_expired;
         self.replace_merged(log, into, (&written.files, rises), (&written.trimmed, &written.taken))?;
+        // Files of a table that is gone by now may have been looked for before these counted.
+        if written.files.iter().flat_map(Sst::tables).any(|known| store.schema(known.table).is_none()) {
+            self.record_tables_gone();
+        }
         self.merges.were_read(written.trimmed.iter().map(|of| of.number));
         let bytes: u64 = written.files.iter().map(|sst| sst.file_bytes().unwrap_or(0)).sum();
         self.merges.count(bytes);

@@ -640,7 +640,7 @@ impl Runs {
     }
 
     /// Takes the files off that have nothing but rows of tables which are gone, but those of tables that are being loaded. `tables` is asked under the lock of edits for
-    /// what tells a table that is there, and for the sequence up to which all must be durable that made it so.
+    /// what tells a table that is there, and for the sequence up to which all must be durable that made it so. Whether there were any.
     ///
     /// # Errors
     /// As [`Runs::add_run`].
@@ -648,9 +648,9 @@ impl Runs {
         &self,
         log: &Log,
         tables: impl FnOnce() -> (L, u64),
-    ) -> Result<()> {
+    ) -> Result<bool> {
         if self.current().is_empty() {
-            return Ok(());
+            return Ok(false);
         }
         let mut changing = self.changing.lock();
         let (lives, sequence) = tables();
@@ -669,7 +669,7 @@ impl Runs {
             self.edit_locked(&mut changing, log, &changes, (&[], false))?;
         }
         self.remove_dropped_files(&mut changing);
-        Ok(())
+        Ok(!changes.is_empty())
     }
 
     /// Nobody changes the files until what is returned is dropped.
@@ -791,10 +791,7 @@ impl Runs {
         let files = self.files(changing, log)?;
         let pair = changing.next_pair;
         changing.next_pair += 1;
-        let manifest = SstManifest::create(&files.tier, (files.store, pair), version).inspect_err(|_| {
-            // Nothing names it. If it stays, opening removes it.
-            let _ = SstManifest::remove(&files.tier, pair);
-        })?;
+        let manifest = SstManifest::create(&files.tier, (files.store, pair), version)?;
         let before = log.root().manifest;
         // PERSIST: the pair is durable, names and all; and it counts on return.
         log.name_manifest(pair).inspect_err(|error| log.halt_after_edit(error))?;

@@ -405,3 +405,28 @@ fn edits_that_make_room_need_none() {
     assert_eq!(count(), (pair + 3, 0), "the third try, long before the pair is used up");
     db.check_counts().unwrap();
 }
+
+/// What a table that was dropped had there is room at once: no move waits out the pause of the last one that was refused.
+#[test]
+fn a_table_that_is_dropped_makes_room_for_moves() {
+    let sim = CrashSim::new(CrashModel::Pages, FAST_BYTES);
+    let options = Options { capacity_bytes_max: 900 << 10, ..tight_options(false) };
+    let (db, table) = open_of_bytes(&sim, options);
+    let other = db.create_table("other", Schema::new().field("f", Type::Bytes)).unwrap();
+    let (mut random, mut rows) = (Random::from_seed(2), 0..);
+    let mut noise = move || (0..1_000).map(|_| random.next_u64() as u8).collect::<Vec<u8>>();
+    other.load(|loader| (0..400u64).try_for_each(|n| loader.push(&n, &row! { f: &noise()[..] }))).unwrap();
+    let mut put = || {
+        let (n, row): (u64, _) = (rows.next().unwrap(), noise());
+        with_room(&db, || table.put(&n, &row! { f: &row[..] }))
+    };
+    let refused = (0..10_000).find_map(|_| put().err()).expect("both tiers become full");
+    assert_eq!(refused.kind(), ErrorKind::Full);
+    let engine = table.engine();
+    // As after many refusals, on a clock that stands still.
+    (0..10).for_each(|_| engine.gc.moving_failed(&refused, engine.clock.monotonic_ns()));
+    assert!(!engine.can_move());
+    drop(other);
+    db.drop_table("other").unwrap();
+    (0..100).for_each(|_| put().expect("there is room again"));
+}
