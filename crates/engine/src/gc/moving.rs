@@ -109,14 +109,17 @@ impl MovingTables {
         if self.0.last().is_some_and(|last| Arc::ptr_eq(last, table)) || table.is_moving() {
             return;
         }
-        table.begin_move();
+        {
+            // Who drops it holds all appenders: of a table that is gone it is not said that rows are below.
+            let _appender = engine.log.gc_appender();
+            if table.check_there().is_err() {
+                return;
+            }
+            table.begin_move();
+        }
         self.0.push(Arc::clone(table));
         // Who looked before and saw nothing of it has published what he wrote.
         engine.log.barrier();
-        if table.check_there().is_err() {
-            // It was dropped meanwhile: nothing of it is anywhere.
-            table.set_below(false);
-        }
     }
 }
 

@@ -4,9 +4,10 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use hedgerow_device::{CapacityTier, Clock, CrashModel, CrashSim, FastTier, Random, Survivors};
+use hedgerow_sim::eventually;
 
 use super::pressure::{LONG_SNAPSHOT_MS, landing, move_bytes};
-use super::{MoveKind, MovedFrom, Pending};
+use super::{MoveKind, MovedFrom, MovingTables, Pending};
 use crate::db::engine::Engine;
 use crate::db::fixture::options;
 use crate::db::lower::tests::{Twins, alike};
@@ -704,3 +705,25 @@ fn files_of_a_table_that_goes_while_its_rows_move_go_with_it() {
 
 mod full_index;
 mod full_tiers;
+
+/// Of a table that was dropped nothing is to be found, though gc, which had it, is about to look at its records.
+#[test]
+fn nothing_is_said_to_be_below_of_a_table_that_is_gone() {
+    let sim = CrashSim::new(CrashModel::Pages, FAST_BYTES);
+    let tiers = (FastTier::simulated(&sim), CapacityTier::simulated(&sim));
+    let db = Db::open_at(tiers, tight_options(false), Clock::manual(1_000)).unwrap();
+    let table = db.create_table("t", Schema::new().field("n", Type::I64)).unwrap();
+    table.load(|loader| (0..100u64).try_for_each(|n| loader.push(&n, &row! { n: n as i64 }))).unwrap();
+    let (engine, shared) = (table.engine(), table.shared());
+    assert!(shared.below() && table.get(&7u64).unwrap().is_some());
+    db.drop_table("t").unwrap();
+    // Nobody waits for a writer here, and so nobody is seen half-way.
+    let appender = engine.log.appender();
+    std::thread::scope(|scope| {
+        let begun = scope.spawn(|| MovingTables::default().begin(engine, shared));
+        eventually("it is left alone", || begun.is_finished() || shared.below());
+        let is_below = shared.below();
+        drop(appender);
+        assert!(!is_below, "rows of it are said to be below");
+    });
+}
