@@ -33,10 +33,12 @@ fn held_for_merges(backlog: f64) -> f64 {
 
 /// Asked by those who move rows, and by those who write.
 impl Engine {
-    /// Bytes of live records that one takes out: no more than sorted tables have `room` for, or than they had when they refused some.
+    /// Bytes of live records that one takes out: no more than sorted tables have `room` for, or than they had when they refused some; and no more than the least size, or than writers have room to wait for.
     pub(in crate::gc) fn bytes_to_move(&self, room: u64) -> u64 {
-        let extent_bytes = self.log.extent_bytes();
-        let most = move_bytes(self.log.space().room().1, self.gc.run_size.eighths(), extent_bytes);
+        let (all, extent_bytes) = (self.log.space().room().1, self.log.extent_bytes());
+        let outlasted = outlasted_bytes(self.room().available, extent_bytes);
+        let most = move_bytes(all, self.gc.run_size.eighths(), extent_bytes);
+        let most = most.min(outlasted.max(move_bytes(all, 1, extent_bytes)));
         (most >> self.gc.move_halvings()).min(room).max(extent_bytes)
     }
 
@@ -187,6 +189,12 @@ impl Engine {
 /// Bytes of live records that one move takes out of a tier of `all` extents: so many eighths of it, and no more than one move may.
 pub(super) fn move_bytes(all: u32, eighths: u32, extent_bytes: u64) -> u64 {
     ((u64::from(all) * u64::from(eighths) / 8).max(1) * extent_bytes).min(MOVE_BYTES_MAX)
+}
+
+/// Bytes of a move that writers outlast to whom `available` extents are free when it begins. It gives nothing back before its end, and writers take as much meanwhile as they are let: were it
+/// larger because moves lag, and the room that is to be there for it not there yet, they would stand still for the rest of it.
+fn outlasted_bytes(available: u32, extent_bytes: u64) -> u64 {
+    u64::from(available) * extent_bytes / 2 * 3
 }
 
 /// With fewer free extents than this of `all` rows move: what one move takes, and a sixteenth of all for writers meanwhile. Of a tier that only its disk limits `all` is what that

@@ -12,6 +12,7 @@ use crate::db::engine::Engine;
 use crate::db::fixture::options;
 use crate::db::lower::tests::{Twins, alike};
 use crate::db::shared_table::expiring::Pass;
+use crate::scheduler::run_size::Look;
 use crate::{Db, Durability, ErrorKind, Expiry, Key, Options, Result, Schema, Snapshot, Table, Type, row};
 
 #[test]
@@ -593,6 +594,32 @@ fn no_more_room_is_waited_for_than_a_move_makes() {
         assert_eq!(move_bytes(unknown, 1, extent_bytes), 1 << 30);
         assert!(u64::from(landing(unknown, 4, extent_bytes)) * extent_bytes <= 2 << 30);
     }
+}
+
+/// Moves that lag become larger, but only as far as there is room for writers until they end.
+#[test]
+fn a_larger_move_waits_until_writers_outlast_it() {
+    let sim = CrashSim::new(CrashModel::Pages, FAST_BYTES);
+    let tiers = (FastTier::simulated(&sim), CapacityTier::simulated(&sim));
+    let db = Db::open_at(tiers, tight_options(false), Clock::manual(1_000)).unwrap();
+    let table = db.create_table("t", Schema::new().field("f", Type::Bytes)).unwrap();
+    let engine = table.engine();
+    let least = engine.bytes_to_move(u64::MAX);
+    let lags = Look { missing: 1.0, is_moving: true, is_short: true };
+    (1..=10).for_each(|tick| engine.gc.run_size.record(lags, tick * 100_000_000));
+    assert_eq!(engine.bytes_to_move(u64::MAX), 4 * least, "there is room");
+    let (row, mut sizes) = ([7; 4_000], Vec::new());
+    for n in 0u64.. {
+        let available = engine.room().available;
+        let outlasted = u64::from(available) * engine.log.extent_bytes() * 3 / 2;
+        assert_eq!(engine.bytes_to_move(u64::MAX), outlasted.clamp(least, 4 * least), "{available} are free");
+        sizes.push(engine.bytes_to_move(u64::MAX));
+        if table.put(&n, &row! { f: &row[..] }).is_err() {
+            break;
+        }
+    }
+    sizes.dedup();
+    assert!(sizes.len() > 2 && sizes.is_sorted_by(|one, next| one > next), "{sizes:?}");
 }
 
 /// Moves all that is there, and has `meanwhile` done between the look at what moves and the writing of it.
