@@ -348,7 +348,7 @@ impl BlockSource for HeldOrCached<'_> {
         if let Some(block) = sst.cached_block(pages, kind) {
             return Ok(block);
         }
-        let at_hand = if reads.copies_at_once { sst.read_block_at_hand(pages, kind)? } else { None };
+        let at_hand = if reads.copies_at_once { sst.read_block_at_hand(pages, kind, true)? } else { None };
         at_hand.ok_or(NotAtHand::Lacking(pages, kind))
     }
 }
@@ -394,6 +394,15 @@ pub enum WalkBlocks<'r> {
 impl WalkBlocks<'_> {
     pub(super) fn waits(&self) -> bool {
         matches!(self, WalkBlocks::Disk { .. })
+    }
+
+    /// Of one that waits: a block of records that is in memory, so that nothing has to be asked for.
+    pub(super) fn block_at_hand(&self, sst: &Sst, pages: PageRange) -> Result<Option<Arc<Block>>> {
+        let WalkBlocks::Disk { keeps } = self else { return Ok(None) };
+        match sst.cached_block(pages, EntryKind::Record) {
+            Some(block) => Ok(Some(block)),
+            None => sst.read_block_at_hand(pages, EntryKind::Record, *keeps),
+        }
     }
 
     /// Of one that was refused a block: wants the way to this key.

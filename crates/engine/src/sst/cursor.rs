@@ -1,7 +1,7 @@
 //! Walking a sorted table, in either direction.
 //!
 //! Owns [`SstCursor`]. Promises that from where it stands it meets each record once in the order of keys, and that whoever goes on in one direction has what comes next asked for
-//! before it is needed. Must not know other files.
+//! before it is needed, once something was not in memory. Must not know other files.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -22,6 +22,8 @@ const ASKED_AT_ONCE: u32 = 32;
 pub struct SstCursor {
     sst: Sst,
     place: Option<CursorPlace>,
+    /// It came by a block that is on the disk alone: from then on it asks ahead.
+    has_left_memory: bool,
     /// The next request ahead.
     ahead: u32,
     /// Pages that were asked for, those of the present block included.
@@ -50,7 +52,7 @@ enum Going {
 impl SstCursor {
     /// At no record yet.
     pub fn new(sst: &Sst) -> SstCursor {
-        SstCursor { sst: sst.clone(), place: None, ahead: 0, asked: [0; 2] }
+        SstCursor { sst: sst.clone(), place: None, has_left_memory: false, ahead: 0, asked: [0; 2] }
     }
 
     /// The record it stands at.
@@ -212,6 +214,13 @@ impl SstCursor {
     ) -> Result<Arc<Block>> {
         let pages = self.sst.bound_at(index, bound)?;
         if blocks.waits() {
+            if !self.has_left_memory {
+                // To ask for what memory has takes as long as to copy it.
+                if let Some(block) = blocks.block_at_hand(&self.sst, pages)? {
+                    return Ok(block);
+                }
+                self.has_left_memory = true;
+            }
             self.ask_ahead(pages, going);
         }
         let block = blocks.block(&self.sst, pages, EntryKind::Record);

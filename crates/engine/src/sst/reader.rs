@@ -510,14 +510,21 @@ impl Sst {
         self.open_block(self.inner.file.read(pages.offset(), pages.bytes())?, pages, kind)
     }
 
-    /// A verified block that the page cache has; it stays in the cache.
-    pub(super) fn read_block_at_hand(&self, pages: PageRange, kind: EntryKind) -> Result<Option<Arc<Block>>> {
+    /// A verified block that the page cache has. `keeps`: it stays in the cache.
+    pub(super) fn read_block_at_hand(
+        &self,
+        pages: PageRange,
+        kind: EntryKind,
+        keeps: bool,
+    ) -> Result<Option<Arc<Block>>> {
         let mut bytes = OwnedBytes::zeroed(pages.bytes());
         if !self.inner.file.read_at_hand(pages.offset(), bytes.as_mut_slice())? {
             return Ok(None);
         }
         let block = self.open_block(bytes, pages, kind)?;
-        self.keep(pages, &block);
+        if keeps {
+            self.keep(pages, &block);
+        }
         Ok(Some(block))
     }
 

@@ -259,3 +259,34 @@ fn a_cursor_finds_what_was_read_for_it() {
     cursor.seek(&[0, 0], blocks).unwrap();
     assert!(cursor.record().is_some());
 }
+
+/// A walk asks ahead from the first block on that is not in memory, and not before; and keeps what it reads only if it is to.
+#[test]
+fn a_walk_over_what_is_in_memory_waits_for_nothing() {
+    let (records, cache) = (far_apart(700), BlockCache::new(16 << 20));
+    let (sim, tier) = on_a_cold_disk();
+    write(&tier, &records, EACH[0]).unwrap();
+    let sst = Sst::open(&tier, ID, &cache).unwrap();
+    let waits_of_a_walk = |keeps: bool| {
+        let before = sim.file_waits();
+        assert_eq!(walked(&sst, keeps).unwrap(), records);
+        sim.file_waits() - before
+    };
+    let blocks = waits_of_a_walk(false);
+    sim.files_at_hand(true);
+    let index_blocks = waits_of_a_walk(false);
+    assert_eq!(index_blocks, sst.index_blocks() as u64, "of {blocks} blocks");
+    assert!(blocks > 4 * index_blocks && cache.bytes() == 0, "what is read once is not kept");
+    waits_of_a_walk(true);
+    assert!(cache.bytes() > 0 && waits_of_a_walk(true) == 0);
+    // What is gone from memory in the middle of a walk is waited for.
+    let (mut cursor, blocks) = (SstCursor::new(&sst), &mut WalkBlocks::Disk { keeps: false });
+    cursor.seek(&[], blocks).unwrap();
+    sim.files_at_hand(false);
+    let mut count = 0;
+    while cursor.record().is_some() {
+        cursor.advance(blocks).unwrap();
+        count += 1;
+    }
+    assert_eq!(count, records.len());
+}
