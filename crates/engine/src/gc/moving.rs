@@ -316,6 +316,8 @@ impl Engine {
             let is_wrong = self.relocate_left((extent, walk), &mut victim.left, Claim::Gc);
             !(is_wrong && self.give_up(extent, walk))
         });
+        let left = victims.iter().filter(|victim| victim.left.is_empty());
+        self.log.record_left(left.map(|victim| victim.emptied.extent));
         let (sequence, epoch) = (self.log.last_sequence(), self.epoch.current());
         let number = self.gc.next_move.fetch_add(1, Ordering::Relaxed);
         let moved_from =
@@ -630,7 +632,10 @@ impl Engine {
                 any = true;
                 continue;
             }
-            any |= left.is_empty();
+            if left.is_empty() {
+                self.log.record_left([extent]);
+                any = true;
+            }
             let (epoch, sequence) = (self.epoch.current(), self.log.last_sequence());
             let mut queue = self.gc.moved_from.lock();
             if let Some(victim) = queue.iter_mut().find(|victim| victim.pending.extent == extent) {

@@ -7,6 +7,7 @@ use ::shuttle::rand::{Rng, thread_rng};
 use ::shuttle::thread;
 use hedgerow_device::{Clock, CrashModel, CrashSim, FastTier, Survivors};
 
+use crate::index::Slot;
 use crate::sync::atomic::{AtomicU8, Ordering};
 use crate::sync::{Arc, explore_store};
 use crate::{CacheMode, Db, Durability, Options, Result, RowRef, Schema, Snapshot, Table, Type, Value};
@@ -271,4 +272,40 @@ fn a_deleted_row_stays_deleted_and_one_that_came_back_stays() {
         together(&store, &[delete, look, collect]);
         store.check(Durability::Process, &[(b"a", None), (b"b", Some(9)), (b"c", None)]);
     });
+}
+
+/// Who was led to a record before, and asks again once it has pinned, is told whether it is there, for as long as it is pinned.
+#[test]
+fn a_place_from_before_is_kept_or_known_to_be_left() {
+    static KEPT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+    static LEFT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+    explore(|| {
+        let store = Store::new(CrashModel::Pages, Durability::Process);
+        let look = {
+            let store = store.clone();
+            let log = &store.table.engine().log;
+            let slot = store.table.shared().levels.locate(STAYS[0], &log.pin());
+            let place = slot.and_then(Slot::in_log).expect("a row").offset();
+            let below = log.next_segment_number();
+            thread::spawn(move || {
+                let log = &store.table.engine().log;
+                for _ in 0..2 * LOOKS {
+                    let guard = log.pin();
+                    let is_kept = guard.view().is_kept(place, below);
+                    for _ in 0..if is_kept { LOOKS } else { 0 } {
+                        let record = guard.view().record(place).expect("nothing was written over it");
+                        assert_eq!(record.key(), STAYS[0]);
+                        record.verify_all().expect("nothing was written over it");
+                        thread::yield_now();
+                    }
+                    (if is_kept { &KEPT } else { &LEFT }).fetch_add(1, Ordering::SeqCst);
+                    thread::yield_now();
+                }
+            })
+        };
+        together(&store, &[|store| store.write(12, put), collect, advance]);
+        look.join().expect("who looks");
+    });
+    let [kept, left] = [&KEPT, &LEFT].map(|count| count.load(Ordering::SeqCst));
+    assert!(kept > 0 && left > 0, "kept {kept} times, left {left} times");
 }

@@ -164,6 +164,8 @@ pub(crate) struct Decoded {
 pub(crate) struct Extent<'a> {
     /// Of the segment that the extent is part of.
     pub(crate) segment_number: &'a AtomicU64,
+    /// Of the last segment here into which no slot led any more, and whose records may therefore be freed; 0 if there was none since the store was opened.
+    pub(super) left_number: &'a AtomicU64,
     /// Bytes of records in this extent that no reader needs any more (estimated from size classes).
     pub(crate) obsolete_bytes: &'a AtomicU64,
     /// Rows in this extent that have deltas over them: emptying it makes the deltas obsolete, wherever they are. Those who
@@ -197,7 +199,7 @@ impl ExtentExpiry<'_> {
 pub(crate) struct Extents(Box<[AtomicU64]>);
 
 impl Extents {
-    const WORDS: usize = 6;
+    const WORDS: usize = 7;
 
     pub(crate) fn new(count: u32) -> Extents {
         Extents(zeroed_words(count as usize * Extents::WORDS))
@@ -206,13 +208,13 @@ impl Extents {
     #[inline]
     pub(crate) fn get(&self, extent: u64) -> Option<Extent<'_>> {
         let first = (extent as usize).checked_mul(Extents::WORDS)?;
-        let [segment_number, obsolete_bytes, chains, urgency, swept_ms, worth_ms] =
+        let [segment_number, left_number, obsolete_bytes, chains, urgency, swept_ms, worth_ms] =
             self.0.get(first..first.checked_add(Extents::WORDS)?)?
         else {
             return None;
         };
         let expiry = ExtentExpiry { urgency, swept_ms, worth_ms };
-        Some(Extent { segment_number, obsolete_bytes, chains, expiry })
+        Some(Extent { segment_number, left_number, obsolete_bytes, chains, expiry })
     }
 
     /// # Panics

@@ -75,6 +75,20 @@ impl<'p> LogView<'p> {
         self.raw_record(offset)?.record(true).map_err(|why| why.error(offset))
     }
 
+    /// Whether the record at `offset` is still there, for as long as the guard, of whoever was led to it before segments had the number `below`
+    /// ([`Log::next_segment_number`]): neither may the index lead elsewhere by now and the record be gone, nor another be there.
+    ///
+    /// Of a place that was taken from the index under this guard that is always so.
+    #[cfg(all(test, shuttle))]
+    pub(crate) fn is_kept(self, offset: u64, below: u64) -> bool {
+        let Some(extent) = self.log.extents.get(offset >> self.log.space.extent_shift()) else {
+            return false;
+        };
+        // In this order: of a segment that is begun here meanwhile the one that was here has been left.
+        let segment_number = extent.segment_number.load(Ordering::Acquire);
+        segment_number < below && extent.left_number.load(Ordering::Relaxed) < segment_number
+    }
+
     /// The bytes that should be the record at `offset`.
     #[inline]
     pub(crate) fn raw_record(self, offset: u64) -> Result<RawRecord<'p>> {
