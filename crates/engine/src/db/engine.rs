@@ -172,11 +172,11 @@ impl Engine {
 
     /// Takes sorted tables off that have nothing but rows of tables which were dropped or cleared.
     pub(crate) fn remove_garbage_runs(&self) -> Result<()> {
-        let were_there = self.runs.remove_tables(&self.log, || {
+        let has_removed = self.runs.remove_tables(&self.log, || {
             let (ids, sequence) = self.catalog.ids();
             (move |id| ids.contains(&id), sequence)
         })?;
-        if were_there {
+        if has_removed {
             // A move may have failed for want of what they took.
             self.gc.may_move_again();
         }

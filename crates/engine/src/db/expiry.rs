@@ -64,7 +64,10 @@ impl Engine {
             self.sweep_all(&mut passes);
             // A failure closes the log for writing, and this thread's next look at it ends it.
             drop(self.catalog.checkpoint_if_due(&self.log));
-            self.runs.remove_dropped();
+            if self.runs.remove_dropped() {
+                // A move may have failed for want of what somebody held.
+                self.gc.may_move_again();
+            }
         }
     }
 

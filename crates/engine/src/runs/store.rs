@@ -566,12 +566,13 @@ impl Runs {
     }
 
     /// Removes the files that do not count any more, and that nobody looks into.
-    pub(crate) fn remove_dropped(&self) {
-        self.remove_dropped_files(&mut self.changing.lock());
+    pub(crate) fn remove_dropped(&self) -> bool {
+        self.remove_dropped_files(&mut self.changing.lock())
     }
 
-    fn remove_dropped_files(&self, changing: &mut Changing) {
-        let Some(files) = &changing.files else { return };
+    fn remove_dropped_files(&self, changing: &mut Changing) -> bool {
+        let Some(files) = &changing.files else { return false };
+        let before = changing.dropped.len();
         changing.dropped.retain(|sst| {
             let (is_held, bytes) = (sst.is_held_elsewhere(), sst.file_bytes().unwrap_or(0));
             // One that cannot be removed now stays on the list.
@@ -581,6 +582,7 @@ impl Runs {
             }
             !is_removed
         });
+        changing.dropped.len() < before
     }
 
     /// The files, made ready if there are none yet.
@@ -640,7 +642,7 @@ impl Runs {
     }
 
     /// Takes the files off that have nothing but rows of tables which are gone, but those of tables that are being loaded. `tables` is asked under the lock of edits for
-    /// what tells a table that is there, and for the sequence up to which all must be durable that made it so. Whether there were any.
+    /// what tells a table that is there, and for the sequence up to which all must be durable that made it so. Whether any was removed by then, of these or of others that nobody holds any more.
     ///
     /// # Errors
     /// As [`Runs::add_run`].
@@ -668,8 +670,7 @@ impl Runs {
             log.persist_to(sequence)?;
             self.edit_locked(&mut changing, log, &changes, (&[], false))?;
         }
-        self.remove_dropped_files(&mut changing);
-        Ok(!changes.is_empty())
+        Ok(self.remove_dropped_files(&mut changing))
     }
 
     /// Nobody changes the files until what is returned is dropped.
