@@ -273,7 +273,7 @@ impl Session {
         self.db = 0;
         self.resp3 = false;
         // Who is one already has no more time for it.
-        self.stranger_since = self.stranger_since.or(stranger_since);
+        self.stranger_since = stranger_since.map(|now| self.stranger_since.unwrap_or(now));
         self.name.clear();
         self.no_evict = false;
         self.no_touch = false;

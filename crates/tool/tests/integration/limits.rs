@@ -58,14 +58,18 @@ fn strangers_have_ten_seconds() {
     let server = Server::start_by(&clock, &["--requirepass", "secret"]);
     let (mut stranger, mut known) = (server.client(), server.client());
     assert_eq!(known.run("AUTH secret"), "OK");
-    clock.advance_ms(9_000);
+    clock.advance_ms(5_000);
+    let mut later = server.client();
+    assert_eq!(later.run("PING"), "(NOAUTH Authentication required.)");
+    clock.advance_ms(4_000);
     assert_eq!(stranger.run("PING"), "(NOAUTH Authentication required.)");
     clock.advance_ms(2_000);
     eventually("it is disconnected", || stranger.try_reply().is_none());
     assert_eq!(known.run("PING"), "PONG");
     // Who is a stranger again has as long from then on.
     assert_eq!(known.run("RESET"), "RESET");
-    std::thread::sleep(std::time::Duration::from_millis(400));
+    clock.advance_ms(6_000);
+    eventually("it was looked at since", || later.try_reply().is_none());
     assert_eq!(known.run("AUTH secret"), "OK");
     assert_eq!(known.run("RESET"), "RESET");
     clock.advance_ms(9_000);
@@ -73,6 +77,17 @@ fn strangers_have_ten_seconds() {
     assert_eq!(known.run("RESET"), "RESET");
     clock.advance_ms(2_000);
     eventually("it is disconnected, too", || known.try_reply().is_none());
+}
+
+/// Nobody has to authenticate any more, and who came before only has to say that he begins anew.
+#[test]
+fn where_there_is_no_password_any_more_nobody_is_a_stranger() {
+    let server = Server::start(&["--requirepass", "secret"]);
+    let (mut stranger, mut known) = (server.client(), server.client());
+    assert_eq!(known.run("AUTH secret"), "OK");
+    assert_eq!(known.run_words(&[b"CONFIG", b"SET", b"requirepass", b""]), "OK");
+    assert_eq!(stranger.run("RESET"), "RESET");
+    assert_eq!(stranger.run("PING"), "PONG");
 }
 
 /// A client whose replies were over the soft limit for a moment is served on though it sends no more.
