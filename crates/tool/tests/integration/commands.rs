@@ -433,6 +433,7 @@ fn fields_expire_on(store: Store) {
         ("HSETEX h:2 EXAT 99999999999 FIELDS 1 a 5", "(ERR invalid expire time in 'hsetex' command)"),
         ("HGETEX h:2 PXAT 99999999999999 FIELDS 1 a", "(ERR invalid expire time in 'hgetex' command)"),
         ("HEXPIRE h:2 -1 FIELDS 1 a", "(ERR invalid expire time, must be >= 0)"),
+        ("HEXPIRE h:2 -9223372036854775808 FIELDS 1 a", "(ERR invalid expire time, must be >= 0)"),
         ("HSETEX h:2 PX -1 FIELDS 1 a 5", "(ERR invalid expire time, must be >= 0)"),
         ("HEXPIRE h:2 0 FIELDS 1 a", "[2]"),
         ("EXISTS h:2", "0"),

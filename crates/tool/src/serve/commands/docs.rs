@@ -335,7 +335,7 @@ pub fn markdown() -> String {
         A reply has at most the bytes of the hard limit of `client-output-buffer-limit` (256 MiB unless \
         set); a larger one is an error, and what the command would have changed stays as it is. `SCAN` and \
         `HSCAN` pass at most 16,384 keys or fields a call, whatever their `COUNT`, and end after 16 MiB of them. \
-        A `SCAN` may miss a string over which a hash is renamed or copied meanwhile, and no other key that is there throughout. A pattern \
+        A `SCAN` may miss a string that becomes a hash meanwhile (by `RENAME`, `COPY` or one `EXEC`), and no other key that is there throughout. A pattern \
         has at most 4,096 bytes, as have all of a `CONFIG GET` together. `COPY` and `RENAME` of a hash of more than 192 MiB are \
         refused, and an `EXEC` or `MSET` that would write more than 256 MiB at once.\n\n\
         Most commands take a time that does not depend on how many keys and fields there are, but for the \

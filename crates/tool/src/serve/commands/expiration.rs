@@ -73,10 +73,10 @@ pub fn parse_expiry(unit: Unit, text: &[u8], now_ms: u64, command: &str) -> Outc
 
 /// The time of fields, ms since 1970: it may be now, and no later than Redis has bits for.
 fn field_time(unit: Unit, text: &[u8], now_ms: u64, command: &str) -> Outcome<i64> {
-    let at = absolute(unit, text, now_ms, command)?;
-    if text.first() == Some(&b'-') {
+    if number::parse_i64(text).is_some_and(i64::is_negative) {
         return Err(Failure::text("ERR invalid expire time, must be >= 0"));
     }
+    let at = absolute(unit, text, now_ms, command)?;
     if at > AT_MAX { Err(invalid(command)) } else { Ok(at) }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Owns: the bounded memory of positions. Promises: a cursor that is forgotten, or was given by an earlier run of the server, means
 //! the beginning, so that every key present throughout is still returned at least once. Strings come last, since a key that is set becomes one, whatever it was: so
-//! only a string over which a hash is renamed or copied may be missed.
+//! only a string that becomes a hash (by RENAME, COPY or one EXEC) may be missed.
 
 use std::collections::VecDeque;
 
