@@ -308,8 +308,16 @@ fn an_edit_that_failed_is_the_last_until_it_is_opened_again() {
             Err(error) => assert_eq!(error.kind(), ErrorKind::Full),
         }
         assert!(after < 2);
-        SstManifest::remove(&tier(&sim), 3).unwrap();
+        assert!(tier(&sim).names().unwrap().is_empty(), "what was made of it is gone");
         SstManifest::create(&tier(&sim), PAIR, SstVersion::default()).unwrap();
+    }
+    // What has such a name already is somebody's, and stays: both copies, or the one that is there.
+    let names = pair_names(PAIR.1);
+    for there in [&names[..], &names[1..]] {
+        let sim = sim();
+        there.iter().for_each(|name| drop(tier(&sim).create_allocated(name, 4096).unwrap()));
+        SstManifest::create(&tier(&sim), PAIR, SstVersion::default()).unwrap_err();
+        assert_eq!(tier(&sim).names().unwrap(), there);
     }
 }
 
