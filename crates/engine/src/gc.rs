@@ -230,7 +230,7 @@ impl Engine {
         self.log.checkpoint()?;
         // PERSIST: changes of the catalog that lie in them, too, are in the root by then.
         self.catalog.checkpoint(&self.log)?;
-        self.log.record_left(emptied.iter().map(|victim| victim.extent));
+        self.log.record_emptied(emptied.iter().map(|victim| victim.extent));
         let (last_sequence, epoch) = (self.log.last_sequence(), self.epoch.current());
         let pending = emptied.into_iter().map(|Emptied { extent, needed_before, copied }| Pending {
             extent,

@@ -316,8 +316,8 @@ impl Engine {
             let is_wrong = self.relocate_left((extent, walk), &mut victim.left, Claim::Gc);
             !(is_wrong && self.give_up(extent, walk))
         });
-        let left = victims.iter().filter(|victim| victim.left.is_empty());
-        self.log.record_left(left.map(|victim| victim.emptied.extent));
+        let emptied = victims.iter().filter(|victim| victim.left.is_empty());
+        self.log.record_emptied(emptied.map(|victim| victim.emptied.extent));
         let (sequence, epoch) = (self.log.last_sequence(), self.epoch.current());
         let number = self.gc.next_move.fetch_add(1, Ordering::Relaxed);
         let moved_from =
@@ -633,7 +633,7 @@ impl Engine {
                 continue;
             }
             if left.is_empty() {
-                self.log.record_left([extent]);
+                self.log.record_emptied([extent]);
                 any = true;
             }
             let (epoch, sequence) = (self.epoch.current(), self.log.last_sequence());

@@ -276,9 +276,9 @@ fn a_deleted_row_stays_deleted_and_one_that_came_back_stays() {
 
 /// Who was led to a record before, and asks again once it has pinned, is told whether it is there, for as long as it is pinned.
 #[test]
-fn a_place_from_before_is_kept_or_known_to_be_left() {
+fn a_place_from_before_is_kept_or_known_to_be_emptied() {
     static KEPT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
-    static LEFT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+    static EMPTIED: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
     explore(|| {
         let store = Store::new(CrashModel::Pages, Durability::Process);
         let look = {
@@ -298,7 +298,7 @@ fn a_place_from_before_is_kept_or_known_to_be_left() {
                         record.verify_all().expect("nothing was written over it");
                         thread::yield_now();
                     }
-                    (if is_kept { &KEPT } else { &LEFT }).fetch_add(1, Ordering::SeqCst);
+                    (if is_kept { &KEPT } else { &EMPTIED }).fetch_add(1, Ordering::SeqCst);
                     thread::yield_now();
                 }
             })
@@ -306,6 +306,6 @@ fn a_place_from_before_is_kept_or_known_to_be_left() {
         together(&store, &[|store| store.write(12, put), collect, advance]);
         look.join().expect("who looks");
     });
-    let [kept, left] = [&KEPT, &LEFT].map(|count| count.load(Ordering::SeqCst));
-    assert!(kept > 0 && left > 0, "kept {kept} times, left {left} times");
+    let [kept, emptied] = [&KEPT, &EMPTIED].map(|count| count.load(Ordering::SeqCst));
+    assert!(kept > 0 && emptied > 0, "kept {kept} times, emptied {emptied} times");
 }

@@ -75,7 +75,7 @@ fn a_close_does_not_bring_freed_segments_back() {
         engine.empty_segment(extent, Claim::Gc, None).unwrap();
     }
     engine.log.checkpoint().unwrap();
-    engine.log.record_left(victims.iter().copied());
+    engine.log.record_emptied(victims.iter().copied());
     engine.log.free_segments(&[victims[0]]).unwrap();
     db.close().unwrap();
     let error = engine.log.free_segments(&[victims[1]]).unwrap_err();

@@ -165,7 +165,7 @@ pub(crate) struct Extent<'a> {
     /// Of the segment that the extent is part of.
     pub(crate) segment_number: &'a AtomicU64,
     /// Of the last segment here into which no slot led any more, and whose records may therefore be freed; 0 if there was none since the store was opened.
-    pub(super) left_number: &'a AtomicU64,
+    pub(super) emptied_number: &'a AtomicU64,
     /// Bytes of records in this extent that no reader needs any more (estimated from size classes).
     pub(crate) obsolete_bytes: &'a AtomicU64,
     /// Rows in this extent that have deltas over them: emptying it makes the deltas obsolete, wherever they are. Those who
@@ -208,13 +208,13 @@ impl Extents {
     #[inline]
     pub(crate) fn get(&self, extent: u64) -> Option<Extent<'_>> {
         let first = (extent as usize).checked_mul(Extents::WORDS)?;
-        let [segment_number, left_number, obsolete_bytes, chains, urgency, swept_ms, worth_ms] =
+        let [segment_number, emptied_number, obsolete_bytes, chains, urgency, swept_ms, worth_ms] =
             self.0.get(first..first.checked_add(Extents::WORDS)?)?
         else {
             return None;
         };
         let expiry = ExtentExpiry { urgency, swept_ms, worth_ms };
-        Some(Extent { segment_number, left_number, obsolete_bytes, chains, expiry })
+        Some(Extent { segment_number, emptied_number, obsolete_bytes, chains, expiry })
     }
 
     /// # Panics

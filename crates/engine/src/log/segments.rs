@@ -87,7 +87,7 @@ impl Log {
         let segment_number = self.next_segment_number.fetch_add(1, Ordering::Relaxed);
         for u in extent..extent + extents {
             let extent = self.extents.at(u);
-            // Release: who sees it sees that the one before was left.
+            // Release: who sees it sees that the one before was emptied.
             extent.segment_number.store(segment_number, Ordering::Release);
             extent.obsolete_bytes.store(0, Ordering::Relaxed);
             extent.chains.store(0, Ordering::Relaxed);
@@ -281,18 +281,18 @@ impl Log {
 
     /// No slot leads into these segments any more: whoever has a place there from elsewhere is told by [`LogView::is_kept`](super::LogView::is_kept). Before the epoch is read since which that
     /// is so: who pins later sees it, and those who were before are waited for.
-    pub(crate) fn record_left(&self, firsts: impl IntoIterator<Item = u32>) {
+    pub(crate) fn record_emptied(&self, firsts: impl IntoIterator<Item = u32>) {
         let segments = self.segments.lock();
         for (first, segment) in firsts.into_iter().filter_map(|first| segments.used.get_key_value(&first)) {
             for u in *first..first + segment.extents {
-                self.extents.at(u).left_number.store(segment.segment_number, Ordering::Relaxed);
+                self.extents.at(u).emptied_number.store(segment.segment_number, Ordering::Relaxed);
             }
         }
     }
 
-    /// Whether [`Log::record_left`] was told of the segment that begins at this extent.
-    fn is_left(&self, first: u32, segment: &Segment) -> bool {
-        self.extents.at(first).left_number.load(Ordering::Relaxed) == segment.segment_number
+    /// Whether [`Log::record_emptied`] was told of the segment that begins at this extent.
+    fn is_emptied(&self, first: u32, segment: &Segment) -> bool {
+        self.extents.at(first).emptied_number.load(Ordering::Relaxed) == segment.segment_number
     }
 
     /// Segments that are begun from now on have this number or a higher one.
@@ -377,7 +377,7 @@ impl Log {
         for &extent in extents {
             let segments = self.segments.lock();
             let Some(segment) = segments.used.get(&extent) else { continue };
-            debug_assert!(self.is_left(extent, segment), "who has a place there was not told");
+            debug_assert!(self.is_emptied(extent, segment), "who has a place there was not told");
             headers.push((extent, segment.next_copy, header_of(segment, SegmentState::Free)));
         }
         for (extent, _, header) in &headers {

@@ -283,7 +283,7 @@ fn an_extent_is_free_or_in_one_segment_at_every_moment() {
                 for _ in 0..2 {
                     for (extent, ..) in written.log.candidates() {
                         assert!(written.log.begin_gc(extent));
-                        written.log.record_left([extent]);
+                        written.log.record_emptied([extent]);
                         written.log.free_segments(&[extent]).expect("no sync fails");
                         written.log.reuse(extent).expect("no sync fails");
                     }

@@ -84,9 +84,9 @@ impl<'p> LogView<'p> {
         let Some(extent) = self.log.extents.get(offset >> self.log.space.extent_shift()) else {
             return false;
         };
-        // In this order: of a segment that is begun here meanwhile the one that was here has been left.
+        // In this order: where a segment is begun meanwhile, the one that was here has been emptied.
         let segment_number = extent.segment_number.load(Ordering::Acquire);
-        segment_number < below && extent.left_number.load(Ordering::Relaxed) < segment_number
+        segment_number < below && extent.emptied_number.load(Ordering::Relaxed) < segment_number
     }
 
     /// The bytes that should be the record at `offset`.
