@@ -12,6 +12,8 @@ const INDEX_MOVES_FROM: f64 = 0.75;
 const INDEX_KEYS_GUESSED_FROM: f64 = 0.9375;
 /// One move takes out no more bytes: it is done with gc's thread.
 const MOVE_BYTES_MAX: u64 = 1 << 30;
+/// One move takes no longer than about this, if that is an eighth of the tier or more: it gives nothing back before its end, and what writers need until then is to be free when it begins.
+const MOVE_NS_MAX: u64 = 1_000_000_000;
 /// A snapshot that is as old as this may be held for long.
 pub(super) const LONG_SNAPSHOT_MS: u64 = 1_000;
 /// Merges make way for moves while so much of the room for writers is missing, and use so much of their time even then.
@@ -37,14 +39,21 @@ impl Engine {
     pub(in crate::gc) fn bytes_to_move(&self, room: u64) -> u64 {
         let (all, extent_bytes) = (self.log.space().room().1, self.log.extent_bytes());
         let outlasted = outlasted_bytes(self.room().available, extent_bytes);
-        let most = move_bytes(all, self.gc.run_size.eighths(), extent_bytes);
-        let most = most.min(outlasted.max(move_bytes(all, 1, extent_bytes)));
+        let most = self.move_bytes_now().min(outlasted.max(move_bytes(all, 1, extent_bytes)));
         (most >> self.gc.move_halvings()).min(room).max(extent_bytes)
     }
 
     /// With fewer free extents than this rows move.
-    fn landing_extents(&self) -> u32 {
-        landing(self.log.space().room().1, self.gc.run_size.eighths(), self.log.extent_bytes())
+    pub(super) fn landing_extents(&self) -> u32 {
+        landing(self.log.space().room().1, self.move_bytes_now(), self.log.extent_bytes())
+    }
+
+    /// Bytes of live records that one move takes out now.
+    fn move_bytes_now(&self) -> u64 {
+        let (all, extent_bytes) = (self.log.space().room().1, self.log.extent_bytes());
+        let least = move_bytes(all, 1, extent_bytes);
+        let in_time = bytes_in_time(self.gc.move_costs_ns()[0]);
+        move_bytes(all, self.gc.run_size.eighths(), extent_bytes).min(in_time.max(least))
     }
 
     /// Whether rows could move if there were need to.
@@ -160,7 +169,8 @@ impl Engine {
             return self.gc.throttle.pace(0.0, 0);
         }
         let (available, extent_bytes) = (self.room().available, self.log.extent_bytes());
-        let least = landing(self.log.space().room().1, 1, extent_bytes);
+        let all = self.log.space().room().1;
+        let least = landing(all, move_bytes(all, 1, extent_bytes), extent_bytes);
         let expected = self.gc.run_size.expected(available, least, self.landing_extents());
         let extents = |extents: u32| (u64::from(extents) * extent_bytes) as f64;
         let (now, soon) = (extents(available), self.gc.moving_bytes() as f64);
@@ -197,10 +207,15 @@ fn outlasted_bytes(available: u32, extent_bytes: u64) -> u64 {
     u64::from(available) * extent_bytes / 2 * 3
 }
 
-/// With fewer free extents than this of `all` rows move: what one move takes, and a sixteenth of all for writers meanwhile. Of a tier that only its disk limits `all` is what that
+/// Bytes that a move takes out in the most time that one may have, at `ns_per_kib` ns for each KiB. Short records cost more: of deltas an eighth of 1 GiB takes as long as half of it of rows.
+fn bytes_in_time(ns_per_kib: u64) -> u64 {
+    (MOVE_NS_MAX / ns_per_kib.max(1)) << 10
+}
+
+/// With fewer free extents than this of `all` rows move: the `moved` bytes that one move takes, and a sixteenth of all for writers meanwhile. Of a tier that only its disk limits `all` is what that
 /// has, or as many as can be counted until it was asked: more than a move makes room for is not waited for, and for writers half of that is enough.
-pub(super) fn landing(all: u32, eighths: u32, extent_bytes: u64) -> u32 {
-    let moved = move_bytes(all, eighths, extent_bytes) / extent_bytes;
+pub(super) fn landing(all: u32, moved: u64, extent_bytes: u64) -> u32 {
+    let moved = moved / extent_bytes;
     let for_writers = u64::from(all / 16).min(MOVE_BYTES_MAX / 2 / extent_bytes);
     (moved + for_writers).max(2) as u32
 }

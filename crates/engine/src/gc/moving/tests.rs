@@ -582,17 +582,23 @@ fn no_more_room_is_waited_for_than_a_move_makes() {
     let (small, large) = (256 << 10, 2 << 20);
     let of = |all: u64, extent_bytes: u64| {
         let extents = u32::try_from(all / extent_bytes).unwrap();
-        (move_bytes(extents, 1, extent_bytes), u64::from(landing(extents, 1, extent_bytes)) * extent_bytes)
+        (
+            move_bytes(extents, 1, extent_bytes),
+            u64::from(landing(extents, move_bytes(extents, 1, extent_bytes), extent_bytes)) * extent_bytes,
+        )
     };
     assert_eq!(of(8 << 20, small), (1 << 20, 1_536 << 10));
     assert_eq!(of(8 << 30, large), (1 << 30, 1_536 << 20));
     assert_eq!(of(4 << 40, large), (1 << 30, 1_536 << 20), "a disk of 4 TB");
     // The smallest that there may be.
-    assert_eq!((move_bytes(1, 1, large), landing(1, 1, large)), (large, 2));
+    assert_eq!((move_bytes(1, 1, large), landing(1, move_bytes(1, 1, large), large)), (large, 2));
     for extent_bytes in [small, large, 1 << 30] {
         let unknown = u32::MAX;
         assert_eq!(move_bytes(unknown, 1, extent_bytes), 1 << 30);
-        assert!(u64::from(landing(unknown, 4, extent_bytes)) * extent_bytes <= 2 << 30);
+        assert!(
+            u64::from(landing(unknown, move_bytes(unknown, 4, extent_bytes), extent_bytes)) * extent_bytes
+                <= 2 << 30
+        );
     }
 }
 
@@ -620,6 +626,34 @@ fn a_larger_move_waits_until_writers_outlast_it() {
     }
     sizes.dedup();
     assert!(sizes.len() > 2 && sizes.is_sorted_by(|one, next| one > next), "{sizes:?}");
+}
+
+/// Nor so large that it would take seconds, however much room there is; an eighth of the tier it may be.
+#[test]
+fn a_larger_move_takes_no_more_than_its_time() {
+    let sim = CrashSim::new(CrashModel::Pages, 256 << 20);
+    let tiers = (FastTier::simulated(&sim), CapacityTier::simulated(&sim));
+    let options = Options { fast_tier_bytes_max: 256 << 20, segment_bytes: 2 << 20, ..tight_options(false) };
+    let db = Db::open_at(tiers, options, Clock::manual(1_000)).unwrap();
+    let table = db.create_table("t", Schema::new().field("f", Type::Bytes)).unwrap();
+    let engine = table.engine();
+    let least = engine.bytes_to_move(u64::MAX);
+    let landing = engine.landing_extents();
+    let lags = Look { missing: 1.0, is_moving: true, is_short: true };
+    (1..=10).for_each(|tick| engine.gc.run_size.record(lags, tick * 100_000_000));
+    let is_at = |moves: [u64; 2], least_times: u64| {
+        // The first time costs are not known; then they are the mean of what was and what is.
+        (0..40).for_each(|_| engine.gc.record_move(moves[0], moves[1]));
+        let moved = engine.bytes_to_move(u64::MAX);
+        let expected = least_times * least;
+        assert!(moved.abs_diff(expected) * 50 < expected, "{moved} bytes at {moves:?}, expected {expected}");
+        let more = (moved - least) / engine.log.extent_bytes();
+        assert!(engine.landing_extents().abs_diff(landing + more as u32) <= 1);
+    };
+    is_at([1_000_000_000, 4 * least], 4);
+    is_at([1_000_000_000, 2 * least], 2);
+    is_at([1_000_000_000, least / 2], 1);
+    is_at([1_000_000_000, 3 * least], 3);
 }
 
 /// Moves all that is there, and has `meanwhile` done between the look at what moves and the writing of it.
