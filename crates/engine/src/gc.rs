@@ -312,8 +312,12 @@ impl Engine {
                 // record that did not fit though nothing was written yet will not fit the next time either.
                 ErrorKind::Full if self.gc.totals().1 > copied => {}
                 ErrorKind::Full => self.log.skip_until(extent, self.gc.cycles() + SKIP_CYCLES),
-                _ => {
-                    self.log.quarantine(extent);
+                kind => {
+                    // Records lie in memory: what the system refuses is more room, and nothing is wrong with them.
+                    match kind {
+                        ErrorKind::Io => self.log.skip_until(extent, self.gc.cycles() + SKIP_CYCLES),
+                        _ => self.log.quarantine(extent),
+                    }
                     failure = failure.or(Some(error));
                 }
             }

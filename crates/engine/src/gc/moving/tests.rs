@@ -3,7 +3,9 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
-use hedgerow_device::{CapacityTier, Clock, CrashModel, CrashSim, FastTier, Random, Survivors};
+use hedgerow_device::{
+    CapacityTier, Clock, CrashModel, CrashSim, FastTier, Fault, Random, Refusal, Survivors,
+};
 use hedgerow_sim::eventually;
 
 use super::pressure::{LONG_SNAPSHOT_MS, landing, move_bytes};
@@ -13,7 +15,9 @@ use crate::db::fixture::options;
 use crate::db::lower::tests::{Twins, alike};
 use crate::db::shared_table::expiring::Pass;
 use crate::scheduler::run_size::Look;
-use crate::{Db, Durability, ErrorKind, Expiry, Key, Options, Result, Schema, Snapshot, Table, Type, row};
+use crate::{
+    Db, Durability, ErrorKind, Expiry, Key, Options, Result, Schema, Snapshot, Table, Type, Value, row,
+};
 
 #[test]
 fn a_store_whose_rows_move_answers_as_one_whose_do_not() {
@@ -667,6 +671,33 @@ fn move_and_meanwhile(engine: &Engine, meanwhile: impl FnOnce()) {
     meanwhile();
     engine.end_move(under_way).unwrap();
     engine.settle(Vec::new()).unwrap();
+}
+
+/// A medium that refuses more room for once has damaged nothing: what could not leave its segment then does later.
+#[test]
+fn a_refused_growth_gives_up_no_segment() {
+    let sim = CrashSim::new(CrashModel::Pages, 64 << 20);
+    let tiers = (FastTier::simulated(&sim), CapacityTier::simulated(&sim));
+    let options = Options { fast_tier_bytes_max: 64 << 20, ..tight_options(false) };
+    let (db, now) = (Db::open_at(tiers, options, Clock::manual(1_000)).unwrap(), 40u64);
+    let schema = Schema::new().field("n", Type::I64).nullable("text", Type::String);
+    let table = db.create_table("t", schema).unwrap();
+    (0..now).for_each(|n| table.put(&n, &row! { n: 1 }).unwrap());
+    let engine = table.engine();
+    move_and_meanwhile(engine, || {
+        (0..now).step_by(8).for_each(|n| table.update(&n, &row! { n: 2 }).map(drop).unwrap());
+        sim.fail_grows(Fault { after: 0, sticky: true, refusal: Refusal::Io });
+    });
+    assert_eq!(engine.gc.unfinished_moves(), 1, "the rows that were changed have no room");
+    assert!(!engine.finish_moves(), "nor has it now");
+    assert_eq!(engine.gc.unfinished_moves(), 1, "given up");
+    sim.clear_faults();
+    assert!(engine.finish_moves());
+    engine.settle(Vec::new()).unwrap();
+    assert_eq!((engine.gc.unfinished_moves(), engine.gc.moved_from.lock().len()), (0, 0));
+    assert_eq!(engine.log.segments_quarantined(), 0);
+    let value = |n: u64| Value::Int(if n.is_multiple_of(8) { 2 } else { 1 });
+    (0..now).for_each(|n| assert_eq!(table.get(&n).unwrap().unwrap().get("n").unwrap(), value(n)));
 }
 
 /// What was written over a row on its way cannot be read: the segment that has the row stays, and what moves later is freed all the same. The rows that moved out of that segment do not come back
