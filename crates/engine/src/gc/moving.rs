@@ -212,7 +212,15 @@ impl Engine {
 
     /// A move of all that may leave the oldest segments, up to where its victims are queued, in the order in which they are to be freed, once all is durable; returns how many they are.
     pub(super) fn move_rows(&self) -> Result<usize> {
-        self.move_out_of_chosen(MoveKind::All, |oldest| self.choose_to_move(oldest))
+        self.move_out_of_chosen(MoveKind::All, |oldest| {
+            let chosen = self.choose_to_move(oldest);
+            if !chosen.is_empty() || oldest.is_some() || !self.is_index_nearly_full() {
+                return chosen;
+            }
+            // All that could leave is in what is written to, and no new key may ever fill that.
+            self.seal_all();
+            self.choose_to_move(oldest)
+        })
     }
 
     /// The same of the segments that are chosen once no other move is under way.
@@ -240,6 +248,8 @@ impl Engine {
             self.gc.set_moving_bytes(0);
         }
         match &moved {
+            // Nothing was tried yet.
+            Ok(0) if chosen.is_empty() && self.log.is_all_open() => {}
             Ok(victims) => self.gc.moved_out_of(*victims, self.arena.bytes()),
             Err(error) if self.log.check_writable().is_ok() => {
                 self.gc.moving_failed(error, self.clock.monotonic_ns());

@@ -175,7 +175,13 @@ impl Log {
         sealed.map(|(&extent, s)| (extent, s.clone(), self.obsolete_bytes(extent, s))).collect()
     }
 
-    /// Those of them with nothing live in them, and all their bytes together.
+    /// Whether there are segments, and all of them are written to.
+    pub(crate) fn is_all_open(&self) -> bool {
+        let segments = self.segments.lock();
+        !segments.used.is_empty() && segments.used.values().all(|segment| !segment.sealed)
+    }
+
+    /// Those of [`Log::candidates`] with nothing live in them, and all their bytes together.
     pub(crate) fn empty_segments(&self) -> (Vec<u32>, u64) {
         let segments = self.segments.lock();
         let sealed = segments.used.iter().filter(|(_, s)| s.sealed && !s.in_gc && !s.quarantined);

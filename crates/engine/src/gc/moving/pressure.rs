@@ -136,6 +136,11 @@ impl Engine {
         self.can_move() && self.index_pressure() > 0.0
     }
 
+    /// Whether a new key was refused, or half of the last quarter of the index is gone.
+    pub(super) fn is_index_nearly_full(&self) -> bool {
+        self.can_move() && (self.gc.is_index_refused() || self.index_pressure() >= 0.5)
+    }
+
     /// A new key was refused for want of room in the index: whether moves may take others out of it.
     pub(crate) fn may_gain_index(&self) -> bool {
         // What is asked for may be more than one key, and not all of it is for new keys.
@@ -143,8 +148,10 @@ impl Engine {
         let is_full = self.arena.bytes().saturating_add(most / 32) >= most;
         self.gc.refuse_index(is_full.then(|| self.index_keys()));
         let cycles = self.gc.cycles();
-        let can_go_on =
-            || self.index_pressure() > 0.0 && !self.choose_to_move(self.snapshots.oldest()).is_empty();
+        // What is open is sealed then.
+        let is_any_left =
+            || self.log.is_all_open() || !self.choose_to_move(self.snapshots.oldest()).is_empty();
+        let can_go_on = || self.index_pressure() > 0.0 && is_any_left();
         // What a cycle has taken for its victims is nowhere to be seen, nor is there any pressure once one has ended.
         self.moves_help() && (can_go_on() || !self.gc.was_idle_since(cycles))
     }

@@ -71,6 +71,32 @@ fn an_index_that_was_never_full_does_not_fill_up() {
     assert!(nearly_full > 10_000, "{nearly_full} rows came while it was");
 }
 
+/// Rows so short that the index is full before the segment that has all of them is: it is sealed.
+#[test]
+fn rows_move_out_of_what_is_written_to_where_the_index_is_full() {
+    let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
+    let tiers = (FastTier::simulated(&sim), CapacityTier::simulated(&sim));
+    let options = Options {
+        fast_tier_bytes_max: 32 << 20,
+        index_bytes_max: 256 << 10,
+        segment_bytes: 2 << 20,
+        ..tight_options(false)
+    };
+    let db = Db::open_at(tiers, options, Clock::manual(1_000)).unwrap();
+    let table = db.create_table("t", Schema::new().field("n", Type::U64)).unwrap();
+    let engine = table.engine();
+    let mut n = fill(&table, 0);
+    assert!(engine.log.is_all_open(), "{n} rows filled a segment");
+    assert!(engine.may_gain_index(), "a writer with gc's thread beside it would be told Full");
+    for _ in 0..3 {
+        db.collect().unwrap();
+        let more = fill(&table, n);
+        assert!(more > 1_000, "{more} rows more than {n}");
+        n += more;
+    }
+    assert_eq!(table.scan().count() as u64, n);
+}
+
 /// A move makes room in the index, and collecting does not, however much is obsolete.
 #[test]
 fn a_move_comes_first_where_the_index_is_full() {
