@@ -796,3 +796,43 @@ fn times_are_looked_at_last_on(store: Store) {
         ("INCRBYFLOAT n 1.0e-5", "\"-9223372036854775807.99999\""),
     ]);
 }
+/// That some prefix has to share a table keeps no other from having its own, also when several of its keys were looked up together
+/// before there was one.
+#[test]
+fn a_prefix_has_a_table_though_others_share_one() {
+    let server = Server::start(&[]);
+    let mut client = server.client();
+    let shared = format!("{}:1", "a".repeat(129));
+    client.script(&[
+        (&format!("HSET {shared} f v"), "1"),
+        ("HSET users:1 name Ada", "1"),
+        ("HR.TABLES", "[\"users\", [\"rows\", 1, \"fields\", 1, \"open\", 1]]"),
+        ("SET items:0 string", "OK"),
+        ("HSET items:0 n 0", "(WRONGTYPE Operation against a key holding the wrong kind of value)"),
+        ("WATCH items:9", "OK"),
+    ]);
+    let lines =
+        ["HGET items:3 n", "HSET items:1 n 1", "HSET items:2 n 2", "HGET items:2 n", "HSET items:3 n 3"];
+    let words = |line: &'static str| line.split(' ').map(str::as_bytes).collect::<Vec<_>>();
+    client.send_raw(&lines.map(|line| encode(&words(line))).concat());
+    assert_eq!([(); 5].map(|()| client.reply()), ["nil", "1", "1", "\"2\"", "1"]);
+    client.script(&[
+        ("MULTI", "OK"),
+        ("HSET items:9 n 9", "QUEUED"),
+        ("HSET others:1 n 1", "QUEUED"),
+        ("EXEC", "[1, 1]"),
+        ("HGET items:1 n", "\"1\""),
+        ("HGET items:3 n", "\"3\""),
+        ("HGET items:9 n", "\"9\""),
+        ("HGET others:1 n", "\"1\""),
+        ("HSCAN items:2 0", "[\"0\", [\"n\", \"2\"]]"),
+        (&format!("HSET {shared} g w"), "1"),
+        ("DBSIZE", "8"),
+    ]);
+    let tables = client.run("HR.TABLES");
+    assert!(
+        tables.contains("\"items\", [\"rows\", 4,") && tables.contains("\"others\", [\"rows\", 1,"),
+        "{tables}"
+    );
+}
+

@@ -388,13 +388,16 @@ impl TieredKeyspace {
         // The row's key is shorter, and would be taken.
         check_key(key)?;
         let target = match self.target(space, key, prefetched) {
-            Some(target) => target,
-            None => {
+            Some(target) if Some(target.index) != self.space(space).overflow => target,
+            // One in the shared table may have a table of its own since it was looked up, or may be given one now.
+            located => {
                 if whole.is_none() && self.string_exists(space, key)? {
                     return Err(Failure::WRONG_TYPE);
                 }
                 let (index, row) = self.locate_or_create(space, key)?;
-                Target { index, row, found: None }
+                let found =
+                    located.filter(|located| located.index == index).and_then(|located| located.found);
+                Target { index, row, found }
             }
         };
         let mut own = OwnFields { values: self.take_fields(), ..OwnFields::default() };
