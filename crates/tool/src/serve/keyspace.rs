@@ -119,6 +119,15 @@ pub struct Watched {
     pub since: Option<u64>,
     /// Whether it was there.
     pub existed: bool,
+    /// When the first of its fields was to expire, if it was a hash with fields that do, in ms since 1970: no write tells of that.
+    pub first_field_expiry_ms: Option<u64>,
+}
+
+impl Watched {
+    /// Whether a field has expired that it had.
+    pub fn has_lost_field(&self, now_ms: u64) -> bool {
+        self.first_field_expiry_ms.is_some_and(|at_ms| at_ms <= now_ms)
+    }
 }
 
 /// All databases of one store.

@@ -100,6 +100,41 @@ fn watching_sees_every_change_and_nothing_else() {
     }
 }
 
+/// A field that expires is a change of its hash, which no write tells of.
+#[test]
+fn watching_sees_fields_expire() {
+    on_every_store(watching_sees_fields_expire_on);
+}
+
+fn watching_sees_fields_expire_on(store: Store) {
+    let clock = clock();
+    let server = store.start_by(&clock, &[]);
+    let (mut one, mut two) = (server.client(), server.client());
+    let expires = ["HSET k f 1 g 2", "HPEXPIRE k 10 FIELDS 1 g"];
+    // Of a name that is no table's field.
+    let long = "g".repeat(200);
+    let [long_set, long_expires] = [format!("HSET k f 1 {long} 2"), format!("HPEXPIRE k 10 FIELDS 1 {long}")];
+    let later = ["HPEXPIRE k 500 FIELDS 1 f"];
+    for (setup, between) in [
+        (&expires[..], &["LATER"][..]),
+        (&[&long_set, &long_expires], &["LATER"]),
+        (&[expires[0], expires[1], later[0]], &["LATER"]),
+        // It lasts again, but that is a change, too.
+        (&expires, &["HPERSIST k FIELDS 1 g", "LATER"]),
+    ] {
+        assert!(is_refused(&clock, &mut one, &mut two, setup, between), "{setup:?} {between:?}");
+    }
+    for (setup, between) in [
+        (&expires[..], &["HGET k g"][..]),
+        // It had expired before it was watched.
+        (&[expires[0], expires[1], "LATER"], &["LATER"]),
+        (&[expires[0], expires[1], "HPERSIST k FIELDS 1 g"], &["LATER"]),
+        (&[expires[0], later[0]], &["LATER"]),
+    ] {
+        assert!(!is_refused(&clock, &mut one, &mut two, setup, between), "{setup:?} {between:?}");
+    }
+}
+
 #[test]
 fn fields_come_in_the_order_in_which_the_table_learned_them() {
     let dir = TempDir::new();

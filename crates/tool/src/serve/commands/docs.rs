@@ -331,7 +331,7 @@ pub fn markdown() -> String {
         HyperLogLog, geo, pub/sub, scripts and functions, `SORT`, `DUMP`, `RESTORE`, `MOVE`, `SWAPDB`, `LCS`, ACL users, \
         replication, cluster, `DEBUG`, `MONITOR`, modules.\n\n\
         A key has 1 to 65,536 bytes, the name of a field up to 65,527, a string or a hash's row up to 64 MiB, a command up to 256 MiB and 1,048,576 \
-        arguments. `WATCH` sees every change of a key, also one that is undone before `EXEC`, and its expiry.\n\n\
+        arguments. `WATCH` sees every change of a key, also one that is undone before `EXEC`, and its expiry and that of its fields.\n\n\
         A reply has at most the bytes of the hard limit of `client-output-buffer-limit` (256 MiB unless \
         set); a larger one is an error, and what the command would have changed stays as it is. `SCAN` and \
         `HSCAN` pass at most 16,384 keys or fields a call, whatever their `COUNT`, and end after 16 MiB of them. \
@@ -341,7 +341,7 @@ pub fn markdown() -> String {
         Most commands take a time that does not depend on how many keys and fields there are, but for the \
         logarithm. These look at all of what they name, while other clients wait: `KEYS` (all keys), \
         `HGETALL`, `HKEYS`, `HVALS`, `HRANDFIELD`, `MEMORY USAGE`, `RENAME` and `COPY` \
-        (the fields of the hash), `HLEN` of a hash whose fields may expire, \
+        (the fields of the hash), `HLEN` and `WATCH` of a hash whose fields may expire, \
         `HR.SCAN` (up to its `LIMIT`, and rows of which all fields have expired). \
         Use `SCAN`, `HSCAN` and a `LIMIT` on what is large. After 10 ms of commands of one connection the \
         others have their turn.\n\n\

@@ -195,7 +195,13 @@ impl PairKeyspace {
 
     /// See [`Keyspace::watch`](super::Keyspace::watch).
     pub fn watch(&mut self, space: usize, key: &[u8]) -> Outcome<Watched> {
-        let watched = Watched { existed: self.exists(space, key)?, since: self.mark(space, key)? };
+        let kind = self.kind(space, key)?;
+        let first_field_expiry_ms = match kind {
+            Some(Kind::Hash) => self.hash(space, key, |view| view.first_expiry_ms())?.flatten(),
+            _ => None,
+        };
+        let since = self.mark(space, key)?;
+        let watched = Watched { existed: kind.is_some(), first_field_expiry_ms, since };
         self.watched += 1;
         Ok(watched)
     }
@@ -207,7 +213,9 @@ impl PairKeyspace {
 
     /// See [`Keyspace::has_changed`](super::Keyspace::has_changed).
     pub fn has_changed(&self, space: usize, key: &[u8], watched: Watched) -> Outcome<bool> {
-        Ok(self.mark(space, key)? != watched.since || watched.existed && !self.exists(space, key)?)
+        Ok(self.mark(space, key)? != watched.since
+            || watched.has_lost_field(self.now_ms)
+            || watched.existed && !self.exists(space, key)?)
     }
 
     /// What tells the row of a key from all that were there before it; none if there is no row.

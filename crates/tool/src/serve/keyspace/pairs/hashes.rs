@@ -45,6 +45,17 @@ impl PairHashView<'_, '_> {
         })
     }
 
+    /// When the first field expires, if one does, in ms since 1970.
+    pub(super) fn first_expiry_ms(&self) -> hedgerow::Result<Option<u64>> {
+        if !self.row.has_field_expiry() {
+            return Ok(None);
+        }
+        let mut names: Vec<String> = Vec::new();
+        self.row.for_each(|name, _| names.extend(decoded(name).map(|_| name.to_owned())))?;
+        let expiries = names.iter().map(|name| self.row.field_expires_at_ms(name.as_str()));
+        Ok(expiries.collect::<hedgerow::Result<Vec<_>>>()?.into_iter().flatten().min())
+    }
+
     /// How many fields there are.
     pub fn count(&self) -> hedgerow::Result<u64> {
         let mut count = 0;

@@ -119,6 +119,26 @@ impl TieredHashView<'_, '_> {
         })
     }
 
+    /// When the first field expires, if one does, in ms since 1970.
+    pub(super) fn first_expiry_ms(&self) -> hedgerow::Result<Option<u64>> {
+        let mut first: Option<u64> = None;
+        let mut add = |expiry: Option<u64>| first = first.into_iter().chain(expiry).min();
+        for slot in self.table.slots() {
+            if self.row.has(slot.id)? {
+                add(self.row.field_expires_at_ms(slot.id)?);
+            }
+        }
+        if let Some((overflow_fields, table)) =
+            self.overflow_fields.as_ref().filter(|(of_row, _)| of_row.expiring)
+        {
+            table.for_each(*overflow_fields, None, |_, _, expiry| {
+                add(expiry);
+                true
+            })?;
+        }
+        Ok(first)
+    }
+
     /// Like [`TieredHashView::for_each`], without the overflow fields.
     #[inline]
     pub fn for_each_own(&self, mut visit: impl FnMut(&[u8], Value<'_>)) -> hedgerow::Result<()> {

@@ -105,12 +105,22 @@ impl TieredKeyspace {
     /// One more client watches a key, which is as what is returned says.
     pub fn watch(&mut self, space: usize, key: &[u8]) -> Outcome<Watched> {
         let existed = self.exists(space, key)?;
-        Ok(Watched { existed, since: Some(self.watches.add(space, key)) })
+        let first_field_expiry_ms = self.first_field_expiry_ms(space, key)?;
+        Ok(Watched { existed, first_field_expiry_ms, since: Some(self.watches.add(space, key)) })
     }
 
-    /// Whether a watched key was changed, or has expired, since.
+    fn first_field_expiry_ms(&self, space: usize, key: &[u8]) -> Outcome<Option<u64>> {
+        let Some((index, row)) = self.locate(space, key) else { return Ok(None) };
+        if !self.tables[index].has_expiring_fields() {
+            return Ok(None);
+        }
+        Ok(self.hash_at(index, row, |view| view.first_expiry_ms())?.flatten())
+    }
+
+    /// Whether a watched key was changed, or has expired, or a field of it, since.
     pub fn has_changed(&self, space: usize, key: &[u8], watched: Watched) -> Outcome<bool> {
         Ok(self.watches.has_changed(space, key, watched.since.unwrap_or(0))
+            || watched.has_lost_field(self.now_ms)
             || watched.existed && !self.exists(space, key)?)
     }
 
