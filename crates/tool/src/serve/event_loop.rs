@@ -314,9 +314,8 @@ impl EventLoop {
             self.answer(key);
         }
         for key in std::mem::take(&mut self.server.kills) {
-            if self.server.sessions.get(key).is_some_and(|session| session.is_closing) {
-                self.answer(key);
-            }
+            // What was done before is told, as far as it can be at once.
+            self.answer(key);
             self.drop_connection(key);
         }
         self.turn = turn;

@@ -136,6 +136,24 @@ fn unpausing_twice_lets_go_of_all_who_waited() {
     assert_eq!(two.reply(), "OK");
 }
 
+/// Nothing is done, or said to be, that a client has sent before it was killed and that comes after it.
+#[test]
+fn commands_of_a_killed_client_are_not_done() {
+    let server = Server::start(&[]);
+    // In a turn they are served in the order in which they came.
+    let (mut killer, mut killed, mut other) = (server.client(), server.client(), server.client());
+    assert_eq!(killer.run("SET k before"), "OK");
+    let id = killed.run("CLIENT ID");
+    assert_eq!(other.run("CLIENT PAUSE 100000"), "OK");
+    killer.send_raw(format!("PING\r\nCLIENT KILL ID {id}\r\n").as_bytes());
+    killed.send(&[b"SET", b"k", b"after"]);
+    eventually("both wait", || other.run("CLIENT LIST").matches("flags=b").count() == 2);
+    assert_eq!(other.run("CLIENT UNPAUSE"), "OK");
+    assert_eq!([killer.reply(), killer.reply()], ["PONG", "1"]);
+    assert_eq!(killed.try_reply(), None);
+    assert_eq!(other.run("GET k"), "\"before\"");
+}
+
 #[test]
 fn unpausing_takes_effect_at_once() {
     let server = Server::start(&[]);

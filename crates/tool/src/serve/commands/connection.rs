@@ -323,10 +323,10 @@ pub fn client_kill(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
         .map(|(key, _)| key)
         .collect();
     for &key in &chosen {
-        match key == me {
-            // It still gets its reply.
-            true => context.server.sessions[key].is_closing = true,
-            false => context.server.kills.push(key),
+        // Of what it has sent nothing more is done. The client itself still gets its reply.
+        context.server.sessions[key].is_closing = true;
+        if key != me {
+            context.server.kills.push(key);
         }
     }
     match (is_old_form, chosen.is_empty()) {
