@@ -75,8 +75,10 @@ pub const SCHEMA_BYTES_MAX: usize = 2 << 20;
 pub const LEARNED_NAME_BYTES_MAX: usize = 128;
 /// Positions of unfinished `SCAN`s remembered.
 pub const CURSORS_MAX: usize = 16 << 10;
-/// Keys whose expiry is remembered; the sweep finds the others.
+/// Expiries of fields that are remembered, each with its key; the sweep finds the others.
 pub const EXPIRIES_MAX: usize = 100_000;
+/// Bytes of the keys that are remembered so.
+pub const EXPIRIES_BYTES_MAX: usize = 16 << 20;
 /// Commands queued by one `MULTI`.
 pub const QUEUED_COMMANDS_MAX: usize = 64 << 10;
 /// Keys watched by one client.

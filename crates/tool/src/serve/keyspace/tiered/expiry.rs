@@ -5,6 +5,7 @@
 //! (after a restart, or when there were too many). Promises: a call of [`TieredKeyspace::sweep`] takes a short time, even where rows are on the disk alone, but for the one read that it is at; and rows that cannot be read keep it from none but those of their table that come after them.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use hedgerow::{FieldId, RowRef};
@@ -28,10 +29,15 @@ const ORPHANS_MAX: usize = 100_000;
 /// How long the sweep rests after a round that found something that will expire.
 const REST_MS: u64 = 60_000;
 
+/// When a field expires, in ms since 1970, and of which hash: its database and key.
+type Due = (u64, u8, Box<[u8]>);
+
 /// Which fields will expire, and where the sweep is.
 #[derive(Debug, Default)]
 pub struct Expiries {
-    due: BTreeSet<(u64, u8, Box<[u8]>)>,
+    due: BTreeSet<Due>,
+    /// Of the keys in `due`.
+    due_bytes: usize,
     /// Whether something was dropped from `due`, so that only the sweep can find it.
     overflowed: bool,
     /// When the first hash expires that has overflow fields, which nobody removes with it, in ms since 1970: a round begins then, and finds the next.
@@ -66,14 +72,28 @@ impl CallTime {
 impl Expiries {
     /// Remembers that a field of a hash expires.
     pub fn enqueue(&mut self, at_ms: u64, space: usize, key: &[u8]) {
-        if self.due.len() >= limits::EXPIRIES_MAX {
-            self.overflowed = true;
-            match self.due.last() {
-                Some(latest) if latest.0 > at_ms => self.due.pop_last(),
-                _ => return,
-            };
+        if self.due.insert((at_ms, space as u8, key.into())) {
+            self.due_bytes += key.len();
         }
-        self.due.insert((at_ms, space as u8, key.into()));
+        while self.due.len() > limits::EXPIRIES_MAX || self.due_bytes > limits::EXPIRIES_BYTES_MAX {
+            self.overflowed = true;
+            let latest = self.due.pop_last();
+            self.due_bytes -= latest.map_or(self.due_bytes, |(_, _, key)| key.len());
+        }
+    }
+
+    /// Takes the first that is due by then.
+    fn take_due(&mut self, now_ms: u64) -> Option<Due> {
+        self.due.first().filter(|(at_ms, _, _)| *at_ms <= now_ms)?;
+        let due = self.due.pop_first()?;
+        self.due_bytes -= due.2.len();
+        Some(due)
+    }
+
+    /// Forgets the fields of databases that have no hashes any more.
+    pub fn forget(&mut self, spaces: Range<usize>) {
+        self.due.retain(|(_, space, _)| !spaces.contains(&usize::from(*space)));
+        self.due_bytes = self.due.iter().map(|(_, _, key)| key.len()).sum();
     }
 
     /// Remembers that a hash with overflow fields expires.
@@ -136,16 +156,14 @@ impl TieredKeyspace {
     /// Removes hashes of which the last field is known to have expired.
     fn sweep_due(&mut self, time: CallTime) -> Outcome<()> {
         for _ in 0..REMOVALS_PER_CALL {
-            match self.expiries.due.first() {
-                Some((at, _, _)) if *at <= self.now_ms && !time.is_up() => {}
-                _ => break,
+            if time.is_up() {
+                break;
             }
-            if let Some((at, space, key)) = self.expiries.due.pop_first() {
-                let removed = self.remove_if_empty(usize::from(space), &key);
-                if let Err(failure) = self.passed_over(removed) {
-                    self.expiries.due.insert((at, space, key));
-                    return Err(failure);
-                }
+            let Some((at, space, key)) = self.expiries.take_due(self.now_ms) else { break };
+            let removed = self.remove_if_empty(usize::from(space), &key);
+            if let Err(failure) = self.passed_over(removed) {
+                self.expiries.enqueue(at, usize::from(space), &key);
+                return Err(failure);
             }
         }
         Ok(())
@@ -372,5 +390,36 @@ impl TieredKeyspace {
             Ok(owns.then(|| row.expires_at_ms()))
         })?;
         Ok(owner.flatten())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes_of(expiries: &Expiries) -> usize {
+        expiries.due.iter().map(|(_, _, key)| key.len()).sum()
+    }
+
+    #[test]
+    fn times_of_long_keys_are_bounded_by_their_bytes() {
+        let mut expiries = Expiries::default();
+        let key = vec![b'k'; 1 << 16];
+        let fit = limits::EXPIRIES_BYTES_MAX / key.len();
+        (0..fit as u64).for_each(|n| expiries.enqueue(1_000 + n, 0, &key));
+        expiries.enqueue(1_000, 0, &key);
+        assert_eq!((expiries.due.len(), expiries.overflowed), (fit, false));
+        // The latest ones go, for which there is most time to be found otherwise.
+        (0..10).for_each(|n| expiries.enqueue(n, 1, &key));
+        expiries.enqueue(5_000, 1, b"short");
+        assert_eq!((expiries.due.len(), expiries.overflowed), (fit, true));
+        assert_eq!(expiries.due.last().map(|due| due.0), Some(1_000 + fit as u64 - 11));
+        assert_eq!(expiries.due_bytes, bytes_of(&expiries));
+        assert_eq!(expiries.take_due(5).map(|due| due.0), Some(0));
+        assert_eq!((expiries.due.len(), expiries.due_bytes), (fit - 1, bytes_of(&expiries)));
+        expiries.forget(0..1);
+        assert_eq!((expiries.due.len(), expiries.due_bytes), (9, 9 * key.len()));
+        assert_eq!(std::iter::from_fn(|| expiries.take_due(9)).count(), 9);
+        assert_eq!((expiries.due_bytes, expiries.take_due(9)), (0, None));
     }
 }

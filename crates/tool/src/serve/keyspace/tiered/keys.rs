@@ -209,7 +209,7 @@ impl TieredKeyspace {
     pub fn clear(&mut self, spaces: Range<usize>) -> Outcome<()> {
         let mut changes = TableChanges::new();
         let mut dropped = HashSet::new();
-        for here in &self.spaces[spaces] {
+        for here in &self.spaces[spaces.clone()] {
             if let Some(strings) = &here.strings {
                 changes.clear(strings.table.name());
             }
@@ -234,6 +234,7 @@ impl TieredKeyspace {
         self.writer.prepare(|| self.db.change_tables(&changes))?;
         self.writer.record_change();
         dropped.into_iter().for_each(|index| drop(self.detach(index)));
+        self.expiries.forget(spaces);
         self.expiries.sweep_all();
         Ok(())
     }
