@@ -557,7 +557,8 @@ impl EventLoop {
             true => connection.over_soft_since.or_else(|| Some(self.server.keyspace.uptime())),
             false => None,
         };
-        let bytes = connection.memory_bytes() + session.memory_bytes();
+        // What is never dropped to make room is not to have others dropped either.
+        let bytes = if session.no_evict { 0 } else { connection.memory_bytes() + session.memory_bytes() };
         session.buffers = connection.buffers(session.buffers.output_peak.max(before));
         self.client_bytes = self.client_bytes + bytes - connection.counted_bytes;
         connection.counted_bytes = bytes;
@@ -566,7 +567,8 @@ impl EventLoop {
         }
     }
 
-    /// Disconnects the client whose buffers take most, so that the others can go on.
+    /// Disconnects the client whose buffers take most, so that the others can go on; none that has said `CLIENT NO-EVICT ON`, of which
+    /// no bytes are counted.
     fn drop_largest(&mut self) {
         let largest = self.connections.iter().max_by_key(|(_, connection)| connection.counted_bytes);
         if let Some((key, _)) = largest {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use hedgerow_sim::eventually;
 
-use crate::client::{Program, Server, TempDir, clock, encode};
+use crate::client::{Client, Program, Server, TempDir, clock, encode};
 
 #[test]
 fn strangers_can_do_nothing_but_authenticate() {
@@ -204,6 +204,32 @@ fn a_client_whose_replies_take_too_much_is_dropped() {
     let mut rest = Vec::new();
     let read = slow.stream.read_to_end(&mut rest);
     assert!(read.is_err() || rest.len() < 100 << 20, "every reply came");
+}
+
+/// The largest client goes, but for those that are not to, whose bytes do not count.
+#[test]
+fn clients_that_are_not_to_be_dropped_are_not() {
+    let server = Server::start(&["--client-bytes-max", "8mb"]);
+    let (mut kept, mut dropped, mut other) = (server.client(), server.client(), server.client());
+    let value = vec![b'x'; 1 << 20];
+    let queue = |client: &mut Client, commands: usize| {
+        assert_eq!(client.run("MULTI"), "OK");
+        // One that is dropped meanwhile takes no more.
+        let sent = client.stream.write_all(&encode(&[&b"SET"[..], b"k", &value]).repeat(commands));
+        sent.is_ok() && (0..commands).all(|_| client.try_reply().as_deref() == Some("QUEUED"))
+    };
+    assert_eq!(kept.run("CLIENT NO-EVICT ON"), "OK");
+    assert!(queue(&mut kept, 12));
+    // It leaves the others all of the room.
+    assert!(queue(&mut dropped, 3));
+    assert!(other.run("INFO stats").contains("evicted_clients:0"));
+    assert_eq!(dropped.run("DISCARD"), "OK");
+    assert!(!queue(&mut dropped, 12));
+    assert!(other.run("INFO stats").contains("evicted_clients:1"));
+    // It is like others again after this.
+    kept.script(&[("DISCARD", "OK"), ("CLIENT NO-EVICT OFF", "OK")]);
+    assert!(!queue(&mut kept, 12));
+    assert!(other.run("INFO stats").contains("evicted_clients:2"));
 }
 
 #[test]
