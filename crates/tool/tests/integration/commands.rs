@@ -564,6 +564,41 @@ fn declared_tables_are_typed() {
     ]);
 }
 
+/// Whoever drops the last field of hashes has removed them, before a restart and after.
+#[test]
+fn a_hash_whose_last_field_was_dropped_is_no_key() {
+    let dir = TempDir::new();
+    let server = Server::start_on(dir.path(), &[]);
+    let mut client = server.client();
+    client.script(&[
+        ("HSET users:1 age 5", "1"),
+        ("HSET users:2 age 6 name Ada", "2"),
+        ("HR.CREATE typed n i64 gone i64 NULLABLE", "OK"),
+        ("HSET typed:1 n 1", "1"),
+        ("HR.DROPFIELD users none", "(ERR there is no field \"none\")"),
+        ("HR.DROPFIELD typed gone", "OK"),
+        ("EXPIRE users:1 1000", "1"),
+        ("HR.DROPFIELD users age", "OK"),
+        ("EXISTS users:1 users:2 typed:1", "2"),
+        ("TYPE users:1", "none"),
+        ("KEYS users:*", "[\"users:2\"]"),
+        ("HR.SCAN users", "[[\"2\", [\"name\", \"Ada\"]]]"),
+        ("INCR users:1", "1"),
+        ("DEL users:1", "1"),
+        ("HSET users:3 name Eve", "1"),
+    ]);
+    drop(client);
+    server.stop();
+    let server = Server::start_on(dir.path(), &["--read-only"]);
+    server.client().script(&[("EXISTS users:1 users:2 users:3", "2"), ("TTL users:1", "-2")]);
+    drop(server);
+    let server = Server::start_on(dir.path(), &[]);
+    let mut client = server.client();
+    client.script(&[("HR.DROPFIELD users name", "OK"), ("EXISTS users:2", "0"), ("HSET users:2 age 1", "1")]);
+    eventually("what is left of the others is removed", || client.run("DBSIZE") == "2");
+    client.script(&[("HGETALL users:2", "[\"age\", \"1\"]"), ("HGETALL typed:1", "[\"n\", \"1\"]")]);
+}
+
 #[test]
 fn resp3_has_types_of_its_own() {
     on_every_store(resp3_has_types_of_its_own_on);
@@ -766,36 +801,6 @@ fn many_prefixes_share_a_table_in_the_end() {
     assert_eq!(server.client().run("DBSIZE"), (count - 2).to_string());
 }
 
-/// Which of two errors is told, and what is looked at first, is as in Redis.
-#[test]
-fn times_are_looked_at_last() {
-    on_every_store(times_are_looked_at_last_on);
-}
-
-fn times_are_looked_at_last_on(store: Store) {
-    let server = store.start(&[]);
-    server.client().script(&[
-        ("SET s v EX 0 PX 5", "(ERR syntax error)"),
-        ("SET s v EX -1 EXAT abc", "(ERR syntax error)"),
-        ("SET s v EX x KEEPTTL", "(ERR syntax error)"),
-        ("SET s v EX 0 NX", "(ERR invalid expire time in 'set' command)"),
-        ("SET s v", "OK"),
-        ("HSET h f v", "1"),
-        ("GETEX none PX 0", "nil"),
-        ("GETEX none PX abc", "nil"),
-        ("GETEX h EX -1", "(WRONGTYPE Operation against a key holding the wrong kind of value)"),
-        ("GETEX s EX 0", "(ERR invalid expire time in 'getex' command)"),
-        ("GETEX s EX 10 PERSIST", "(ERR syntax error)"),
-        ("GETEX s EX 100", "\"v\""),
-        ("TTL s", "100"),
-        (
-            "HRANDFIELD h -9223372036854775808",
-            "(ERR value is out of range, value must between -9223372036854775807 and 9223372036854775807)",
-        ),
-        ("SET n -9223372036854775808", "OK"),
-        ("INCRBYFLOAT n 1.0e-5", "\"-9223372036854775807.99999\""),
-    ]);
-}
 /// That some prefix has to share a table keeps no other from having its own, also when several of its keys were looked up together
 /// before there was one.
 #[test]
@@ -836,3 +841,33 @@ fn a_prefix_has_a_table_though_others_share_one() {
     );
 }
 
+/// Which of two errors is told, and what is looked at first, is as in Redis.
+#[test]
+fn times_are_looked_at_last() {
+    on_every_store(times_are_looked_at_last_on);
+}
+
+fn times_are_looked_at_last_on(store: Store) {
+    let server = store.start(&[]);
+    server.client().script(&[
+        ("SET s v EX 0 PX 5", "(ERR syntax error)"),
+        ("SET s v EX -1 EXAT abc", "(ERR syntax error)"),
+        ("SET s v EX x KEEPTTL", "(ERR syntax error)"),
+        ("SET s v EX 0 NX", "(ERR invalid expire time in 'set' command)"),
+        ("SET s v", "OK"),
+        ("HSET h f v", "1"),
+        ("GETEX none PX 0", "nil"),
+        ("GETEX none PX abc", "nil"),
+        ("GETEX h EX -1", "(WRONGTYPE Operation against a key holding the wrong kind of value)"),
+        ("GETEX s EX 0", "(ERR invalid expire time in 'getex' command)"),
+        ("GETEX s EX 10 PERSIST", "(ERR syntax error)"),
+        ("GETEX s EX 100", "\"v\""),
+        ("TTL s", "100"),
+        (
+            "HRANDFIELD h -9223372036854775808",
+            "(ERR value is out of range, value must between -9223372036854775807 and 9223372036854775807)",
+        ),
+        ("SET n -9223372036854775808", "OK"),
+        ("INCRBYFLOAT n 1.0e-5", "\"-9223372036854775807.99999\""),
+    ]);
+}

@@ -81,7 +81,15 @@ impl TieredKeyspace {
 
     /// Removes a field from a table and so from all its rows.
     pub fn drop_field(&mut self, space: usize, prefix: &[u8], name: &str) -> Outcome<()> {
-        self.evolve(space, prefix, |table| table.table().drop_field(name))
+        let index = self.table_index(space, prefix)?;
+        // Rows that had no other are no keys any more, like those whose fields have expired. What tells to look for such rows is stored
+        // before there are any.
+        if self.tables[index].may_leave_no_field(name.as_bytes()) {
+            self.tables[index].record_expiring_fields(&mut self.writer)?;
+        }
+        self.evolve(space, prefix, |table| table.table().drop_field(name))?;
+        self.expiries.sweep_all();
+        Ok(())
     }
 
     /// A hash may have an overflow field of the name that the table is to have, which nobody would find any more.

@@ -15,7 +15,7 @@ use crate::serve::keyspace::naming::{Place, TableName};
 use crate::serve::keyspace::text::{parse_value, type_name};
 use crate::serve::limits;
 
-/// The field that says that fields of this table expire on their own.
+/// The field that says that fields of this table expire on their own, or were dropped: so that a row may have none.
 const EXPIRING_FIELD: &str = "@expiring";
 
 /// Bytes a field takes in the engine's catalog beside its name, about; and a table.
@@ -115,9 +115,15 @@ impl HashTable {
         self.overflow_fields
     }
 
-    /// Whether fields of this table may expire on their own.
+    /// Whether fields of this table may expire on their own, or rows have lost theirs otherwise.
     pub fn has_expiring_fields(&self) -> bool {
         self.has_expiring_fields
+    }
+
+    /// Whether there may be rows that have no field but this one of the table's.
+    pub fn may_leave_no_field(&self, name: &[u8]) -> bool {
+        let has_another = self.fields.iter().any(|(other, slot)| !slot.nullable && **other != *name);
+        self.fields.contains_key(name) && !has_another
     }
 
     /// Whether a write of `count` different fields leaves no other field in the row, given whether there is a row.
@@ -191,7 +197,7 @@ impl HashTable {
         Ok(id)
     }
 
-    /// Records, for ever, that fields of this table may expire on their own.
+    /// Records, for ever, that fields of this table may expire on their own, or rows lose theirs otherwise.
     pub(super) fn record_expiring_fields(&mut self, writer: &mut Writer) -> Outcome<()> {
         if !self.has_expiring_fields {
             writer.prepare(|| self.table.add_field(EXPIRING_FIELD, Type::Bool))?;
