@@ -82,20 +82,24 @@ pub fn run_export(args: ExportArgs) -> Result<(), String> {
     let bar = progress_bar(args.quiet || args.output.is_none(), table.len(), "{pos}/{len} rows {eta}");
     let rows = match &args.output {
         None => export(&table, BufWriter::new(io::stdout().lock()), &bar)?.0,
-        Some(path) => {
-            let refused = |error| format!("{} can not be written: {error}", path.display());
-            let file =
-                OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(refused)?;
-            let (rows, out) = export(&table, BufWriter::new(file), &bar)?;
-            let file = out.into_inner().map_err(|error| refused(error.into_error()))?;
-            file.sync_all().map_err(refused)?;
-            rows
-        }
+        Some(path) => export_to(&table, path, &bar)?,
     };
     bar.finish_and_clear();
     eprintln!("exported {rows} rows of {}", args.table);
     drop(table);
     db.close().map_err(|error| error.to_string())
+}
+
+/// Writes a file that did not exist, whole or not at all.
+fn export_to(table: &Table, path: &Path, bar: &ProgressBar) -> Result<u64, String> {
+    let refused = |error| format!("{} can not be written: {error}", path.display());
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(refused)?;
+    let exported = export(table, BufWriter::new(file), bar).and_then(|(rows, out)| {
+        let file = out.into_inner().map_err(|error| refused(error.into_error()))?;
+        file.sync_all().map_err(refused).map(|()| rows)
+    });
+    // Where it cannot be removed, why it is not whole is still what is to be told; and it has no end line.
+    exported.inspect_err(|_| drop(std::fs::remove_file(path)))
 }
 
 fn export<W: Write>(table: &Table, mut out: W, bar: &ProgressBar) -> Result<(u64, W), String> {

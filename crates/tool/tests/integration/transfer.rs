@@ -298,6 +298,11 @@ fn a_hash_with_fields_elsewhere_is_refused() {
         !ok && why.contains("after 1 rows") && why.contains("row 2 is a hash with 1 fields more"),
         "{why}"
     );
+    assert!(!file.exists(), "half an export is left");
+    std::fs::write(&file, "somebody's").unwrap();
+    let (ok, _, why) = run(&["export", text(&from), "--table", "users", "-o", text(&file)], None);
+    assert!(!ok && why.contains("can not be written"), "{why}");
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "somebody's");
     // Nor is what an older build exported.
     let line = r#"{"key":"2","fields":{"name":"Eve","@more":{"hex":"0000000000000001010000000000000000"}}}"#;
     let schema = r#"{"hedgerow":1,"table":"users","open":true,"fields":[{"name":"name","type":"bytes","nullable":true},{"name":"@more","type":"bytes","nullable":true}]}"#;
