@@ -570,8 +570,11 @@ impl EventLoop {
     /// Disconnects the client whose buffers take most, so that the others can go on; none that has said `CLIENT NO-EVICT ON`, of which
     /// no bytes are counted.
     fn drop_largest(&mut self) {
-        let largest = self.connections.iter().max_by_key(|(_, connection)| connection.counted_bytes);
-        if let Some((key, _)) = largest {
+        let sessions = &self.server.sessions;
+        // One that said so in this very turn has bytes counted still.
+        let may_go = |key: usize| !sessions.get(key).is_some_and(|session| session.no_evict);
+        let others = self.connections.iter().filter(|(key, _)| may_go(*key));
+        if let Some((key, _)) = others.max_by_key(|(_, connection)| connection.counted_bytes) {
             self.server.counters.input_limit_disconnections += 1;
             self.drop_connection(key);
         }
