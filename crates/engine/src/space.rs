@@ -174,7 +174,12 @@ impl Space {
         loop {
             match pool.take(extents, claim, self.now()) {
                 Ok(extent) => return Ok(Ok(extent)),
-                Err(NoExtent::Grow(more)) => self.grow(&mut pool, more)?,
+                Err(NoExtent::Grow(more)) => {
+                    if let Err(refused) = self.grow(&mut pool, more) {
+                        // What is held back is for such claims, and may do.
+                        return pool.take_free(extents, claim).map(Ok).map_err(|_| refused);
+                    }
+                }
                 Err(NoExtent::Full) => return Ok(Err(NoRoom { claim, returns: pool.returns() })),
             }
         }

@@ -78,17 +78,6 @@ enum WayOut {
     Gone,
 }
 
-/// Why records stay in a victim that should have left it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum KeptBy {
-    /// There is no room for them.
-    Room,
-    /// The medium refused to grow, and was not full. It may not the next time.
-    Medium,
-    /// One of them cannot be read, or moved.
-    Record,
-}
-
 /// What the index says of a record's key.
 #[derive(Debug, Clone, Copy)]
 struct FoundSlot {
@@ -337,8 +326,8 @@ impl Engine {
                 victim.emptied.needed_before = None;
             }
             let (extent, walk) = (victim.emptied.extent, &victim.walk);
-            let kept_by = self.relocate_left((extent, walk), &mut victim.left, Claim::Gc);
-            !(kept_by == Some(KeptBy::Record) && self.give_up(extent, walk))
+            let is_wrong = self.relocate_left((extent, walk), &mut victim.left, Claim::Gc);
+            !(is_wrong && self.give_up(extent, walk))
         });
         let emptied = victims.iter().filter(|victim| victim.left.is_empty());
         self.log.record_emptied(emptied.map(|victim| victim.emptied.extent));
@@ -575,33 +564,31 @@ impl Engine {
         }
     }
 
-    /// Relocates what is live of these records of a victim; those that cannot be, for want of room or because of what is wrong, are left. What stood in the way: if a record did, some will
-    /// be left for good.
+    /// Relocates what is live of these records of a victim; those that cannot be, for want of room or because of what is wrong, are left. Whether anything is wrong: then some will
+    /// be for good.
     fn relocate_left(
         &self,
         (extent, walk): (u32, &SegmentWalk<'_>),
         left: &mut Vec<u64>,
         claim: Claim,
-    ) -> Option<KeptBy> {
-        let (mut is_wrong, mut no_room) = (false, None);
+    ) -> bool {
+        let (mut is_wrong, mut is_full) = (false, false);
         left.retain(|&offset| {
             // Whatever found no room, those behind it need some as well.
-            if no_room.is_some() {
+            if is_full {
                 return true;
             }
-            let Err(error) = self.relocate_one((extent, walk), offset, claim) else { return false };
-            match error.kind() {
-                ErrorKind::Full => no_room = Some(KeptBy::Room),
-                ErrorKind::Io => no_room = Some(KeptBy::Medium),
-                _ => is_wrong = true,
-            }
-            true
+            let error = self.relocate_one((extent, walk), offset, claim).err();
+            // Records lie in memory: what the system refuses is more room.
+            let is_room = |error: &Error| matches!(error.kind(), ErrorKind::Full | ErrorKind::Io);
+            is_full = error.as_ref().is_some_and(is_room);
+            is_wrong |= error.is_some() && !is_full;
+            error.is_some()
         });
         if is_wrong {
             self.log.quarantine(extent);
-            return Some(KeptBy::Record);
         }
-        no_room
+        is_wrong
     }
 
     /// Gives up a victim that cannot be emptied: it is no victim any more, keeps its space and what is live in it, and holds up none of the others. Either it is quarantined, or no earlier move
@@ -651,10 +638,10 @@ impl Engine {
             let is_next = Some(of_move) == number;
             // What is left in one of those that are freed next fits an extent, which comes back with it.
             let claim = if n == 0 && is_next { Claim::LastExtent } else { Claim::Gc };
-            let kept_by = self.relocate_left((extent, &walk), &mut left, claim);
+            let is_wrong = self.relocate_left((extent, &walk), &mut left, claim);
             // A row of many extents finds as many adjoining ones perhaps never, and not before others move.
-            let is_in_vain = claim == Claim::LastExtent && others == 0 && kept_by == Some(KeptBy::Room);
-            if (kept_by == Some(KeptBy::Record) || is_in_vain) && self.give_up(extent, &walk) {
+            let is_in_vain = claim == Claim::LastExtent && others == 0 && !left.is_empty();
+            if (is_wrong || is_in_vain) && self.give_up(extent, &walk) {
                 self.log.skip_until(extent, self.gc.cycles() + SKIP_CYCLES);
                 self.gc.moved_from.lock().retain(|victim| victim.pending.extent != extent);
                 any = true;

@@ -275,6 +275,11 @@ impl Pool {
         if let Some(short) = self.extents_short(extents) {
             return Err(NoExtent::Grow(short));
         }
+        self.take_free(extents, claim)
+    }
+
+    /// The same of what is there: never [`NoExtent::Grow`] for want of what is held back.
+    pub(crate) fn take_free(&mut self, extents: u32, claim: Claim) -> Result<u32, NoExtent> {
         if self.free_extents() < extents + claim.reserve() {
             return Err(NoExtent::Full);
         }

@@ -14,7 +14,9 @@ use crate::db::engine::Engine;
 use crate::db::fixture::options;
 use crate::db::lower::tests::{Twins, alike};
 use crate::db::shared_table::expiring::Pass;
+use crate::gc::victims::{Chosen, Need};
 use crate::scheduler::run_size::Look;
+use crate::space::Claim;
 use crate::{
     Db, Durability, ErrorKind, Expiry, Key, Options, Result, Schema, Snapshot, Table, Type, Value, row,
 };
@@ -673,7 +675,7 @@ fn move_and_meanwhile(engine: &Engine, meanwhile: impl FnOnce()) {
     engine.settle(Vec::new()).unwrap();
 }
 
-/// A medium that refuses more room for once has damaged nothing: what could not leave its segment then does later.
+/// A medium that refuses more room, and is not full, has damaged nothing: what is held back is there for gc all the same, and what has no room even there leaves its segment later.
 #[test]
 fn a_refused_growth_gives_up_no_segment() {
     let sim = CrashSim::new(CrashModel::Pages, 64 << 20);
@@ -688,14 +690,21 @@ fn a_refused_growth_gives_up_no_segment() {
         (0..now).step_by(8).for_each(|n| table.update(&n, &row! { n: 2 }).map(drop).unwrap());
         sim.fail_grows(Fault { after: 0, sticky: true, refusal: Refusal::Io });
     });
-    assert_eq!(engine.gc.unfinished_moves(), 1, "the rows that were changed have no room");
-    assert!(!engine.finish_moves(), "nor has it now");
-    assert_eq!(engine.gc.unfinished_moves(), 1, "given up");
-    sim.clear_faults();
-    assert!(engine.finish_moves());
-    engine.settle(Vec::new()).unwrap();
     assert_eq!((engine.gc.unfinished_moves(), engine.gc.moved_from.lock().len()), (0, 0));
+    let mut free = Vec::new();
+    while let Ok(Ok(extent)) = engine.log.space().take(1, Claim::LastExtent) {
+        free.push(extent);
+    }
+    let refused = engine.log.space().take(1, Claim::Gc).expect_err("nothing is left");
+    assert_eq!(refused.kind(), ErrorKind::Io, "{refused}");
+    engine.seal_all();
+    let victims: Vec<u32> = engine.log.candidates().iter().map(|(extent, ..)| *extent).collect();
+    assert!(!victims.is_empty());
+    let chosen = Chosen { victims, ..engine.choose(Need::Idle) };
+    let (_, failure) = engine.empty_all(&chosen, None);
+    assert_eq!(failure.map(|error| error.kind()), Some(ErrorKind::Io));
     assert_eq!(engine.log.segments_quarantined(), 0);
+    free.into_iter().for_each(|extent| engine.log.space().free(extent..extent + 1));
     let value = |n: u64| Value::Int(if n.is_multiple_of(8) { 2 } else { 1 });
     (0..now).for_each(|n| assert_eq!(table.get(&n).unwrap().unwrap().get("n").unwrap(), value(n)));
 }
