@@ -203,10 +203,10 @@ impl Engine {
     pub(super) fn move_rows(&self) -> Result<usize> {
         self.move_out_of_chosen(MoveKind::All, |oldest| {
             let chosen = self.choose_to_move(oldest);
-            if !chosen.is_empty() || oldest.is_some() || !self.is_index_nearly_full() {
+            if !chosen.is_empty() || !self.is_index_nearly_full() || !self.may_leave_when_sealed(oldest) {
                 return chosen;
             }
-            // All that could leave is in what is written to, and no new key may ever fill that.
+            // If no new key has room what is open may never fill.
             self.seal_all();
             self.choose_to_move(oldest)
         })
@@ -238,7 +238,7 @@ impl Engine {
         }
         match &moved {
             // Nothing was tried yet.
-            Ok(0) if chosen.is_empty() && self.log.is_all_open() => {}
+            Ok(0) if chosen.is_empty() && self.may_leave_when_sealed(oldest) => {}
             Ok(victims) => self.gc.moved_out_of(*victims, self.arena.bytes()),
             Err(error) if self.log.check_writable().is_ok() => {
                 self.gc.moving_failed(error, self.clock.monotonic_ns());

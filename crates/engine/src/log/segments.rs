@@ -175,10 +175,9 @@ impl Log {
         sealed.map(|(&extent, s)| (extent, s.clone(), self.obsolete_bytes(extent, s))).collect()
     }
 
-    /// Whether there are segments, and all of them are written to.
-    pub(crate) fn is_all_open(&self) -> bool {
-        let segments = self.segments.lock();
-        !segments.used.is_empty() && segments.used.values().all(|segment| !segment.sealed)
+    /// Whether any segment is written to.
+    pub(crate) fn has_open_segments(&self) -> bool {
+        self.segments.lock().used.values().any(|segment| !segment.sealed)
     }
 
     /// Those of [`Log::candidates`] with nothing live in them, and all their bytes together.

@@ -141,6 +141,12 @@ impl Engine {
         self.can_move() && (self.gc.is_index_refused() || self.index_pressure() >= 0.5)
     }
 
+    /// Whether all that may leave the log is in segments that are written to, if anything: they are sealed when the index is nearly full. `oldest` is the oldest snapshot, which keeps what
+    /// is written last.
+    pub(super) fn may_leave_when_sealed(&self, oldest: Option<u64>) -> bool {
+        oldest.is_none() && self.log.candidates().is_empty() && self.log.has_open_segments()
+    }
+
     /// A new key was refused for want of room in the index: whether moves may take others out of it.
     pub(crate) fn may_gain_index(&self) -> bool {
         // What is asked for may be more than one key, and not all of it is for new keys.
@@ -148,9 +154,8 @@ impl Engine {
         let is_full = self.arena.bytes().saturating_add(most / 32) >= most;
         self.gc.refuse_index(is_full.then(|| self.index_keys()));
         let cycles = self.gc.cycles();
-        // What is open is sealed then.
-        let is_any_left =
-            || self.log.is_all_open() || !self.choose_to_move(self.snapshots.oldest()).is_empty();
+        let oldest = self.snapshots.oldest();
+        let is_any_left = || self.may_leave_when_sealed(oldest) || !self.choose_to_move(oldest).is_empty();
         let can_go_on = || self.index_pressure() > 0.0 && is_any_left();
         // What a cycle has taken for its victims is nowhere to be seen, nor is there any pressure once one has ended.
         self.moves_help() && (can_go_on() || !self.gc.was_idle_since(cycles))

@@ -86,7 +86,10 @@ fn rows_move_out_of_what_is_written_to_where_the_index_is_full() {
     let table = db.create_table("t", Schema::new().field("n", Type::U64)).unwrap();
     let engine = table.engine();
     let mut n = fill(&table, 0);
-    assert!(engine.log.is_all_open(), "{n} rows filled a segment");
+    assert!(engine.log.candidates().is_empty(), "{n} rows filled a segment");
+    let snapshot = db.snapshot();
+    assert!(!engine.may_gain_index(), "a snapshot keeps all of it");
+    drop(snapshot);
     assert!(engine.may_gain_index(), "a writer with gc's thread beside it would be told Full");
     for _ in 0..3 {
         db.collect().unwrap();
