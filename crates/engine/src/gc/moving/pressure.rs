@@ -154,9 +154,9 @@ impl Engine {
         let is_full = self.arena.bytes().saturating_add(most / 32) >= most;
         self.gc.refuse_index(is_full.then(|| self.index_keys()));
         let cycles = self.gc.cycles();
-        let oldest = self.snapshots.oldest();
-        let is_any_left = || self.may_leave_when_sealed(oldest) || !self.choose_to_move(oldest).is_empty();
-        let can_go_on = || self.index_pressure() > 0.0 && is_any_left();
+        let is_any_left =
+            |oldest| self.may_leave_when_sealed(oldest) || !self.choose_to_move(oldest).is_empty();
+        let can_go_on = || self.index_pressure() > 0.0 && is_any_left(self.snapshots.oldest());
         // What a cycle has taken for its victims is nowhere to be seen, nor is there any pressure once one has ended.
         self.moves_help() && (can_go_on() || !self.gc.was_idle_since(cycles))
     }

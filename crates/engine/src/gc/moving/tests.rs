@@ -586,25 +586,20 @@ fn writers_are_not_paced_while_a_snapshot_holds_moves_up() {
 #[test]
 fn no_more_room_is_waited_for_than_a_move_makes() {
     let (small, large) = (256 << 10, 2 << 20);
-    let of = |all: u64, extent_bytes: u64| {
-        let extents = u32::try_from(all / extent_bytes).unwrap();
-        (
-            move_bytes(extents, 1, extent_bytes),
-            u64::from(landing(extents, move_bytes(extents, 1, extent_bytes), extent_bytes)) * extent_bytes,
-        )
+    let of_extents = |extents: u32, eighths: u32, extent_bytes: u64| {
+        let moved = move_bytes(extents, eighths, extent_bytes);
+        (moved, u64::from(landing(extents, moved, extent_bytes)) * extent_bytes)
     };
+    let of =
+        |all: u64, extent_bytes: u64| of_extents(u32::try_from(all / extent_bytes).unwrap(), 1, extent_bytes);
     assert_eq!(of(8 << 20, small), (1 << 20, 1_536 << 10));
     assert_eq!(of(8 << 30, large), (1 << 30, 1_536 << 20));
     assert_eq!(of(4 << 40, large), (1 << 30, 1_536 << 20), "a disk of 4 TB");
     // The smallest that there may be.
-    assert_eq!((move_bytes(1, 1, large), landing(1, move_bytes(1, 1, large), large)), (large, 2));
+    assert_eq!(of_extents(1, 1, large), (large, 2 * large));
     for extent_bytes in [small, large, 1 << 30] {
-        let unknown = u32::MAX;
-        assert_eq!(move_bytes(unknown, 1, extent_bytes), 1 << 30);
-        assert!(
-            u64::from(landing(unknown, move_bytes(unknown, 4, extent_bytes), extent_bytes)) * extent_bytes
-                <= 2 << 30
-        );
+        assert_eq!(of_extents(u32::MAX, 1, extent_bytes).0, 1 << 30);
+        assert!(of_extents(u32::MAX, 4, extent_bytes).1 <= 2 << 30);
     }
 }
 
