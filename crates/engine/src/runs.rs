@@ -15,10 +15,12 @@ mod writer;
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::slice;
 use std::sync::Arc;
 
 use hedgerow_device::Random;
 use hedgerow_row::schema::body::{DeltaBody, DeltaEntry};
+use smallvec::SmallVec;
 pub(crate) use store::{CapacityPlace, LoadingTable, Runs, RunsSettings, RunsToCopy};
 pub(crate) use writer::RunWriter;
 
@@ -99,6 +101,40 @@ impl OpenRun {
     fn range_of(&self, key: &[u8]) -> Option<&OpenRange> {
         let at = self.ranges.partition_point(|range| *range.keys[1] < *key);
         self.ranges.get(at).filter(|range| *range.keys[0] <= *key)
+    }
+}
+
+/// So many filters are on their way together.
+const FILTERS_AHEAD: usize = 8;
+
+/// The ranges that a look for a key comes by. A filter's line is in no cache, for there are many of them, and a look asks one after the other:
+/// those of some runs are fetched before the first of these is asked.
+struct RangesWith<'r> {
+    runs: slice::Iter<'r, OpenRun>,
+    key: &'r SstKey,
+    upto: u64,
+    ahead: SmallVec<[&'r OpenRange; FILTERS_AHEAD]>,
+    at: usize,
+}
+
+impl<'r> Iterator for RangesWith<'r> {
+    type Item = &'r OpenRange;
+
+    #[inline]
+    fn next(&mut self) -> Option<&'r OpenRange> {
+        if self.at == self.ahead.len() {
+            self.ahead.clear();
+            self.at = 0;
+            let visible = self.runs.by_ref().filter(|run| run.is_visible(self.upto));
+            let ranges = visible.filter_map(|run| run.range_of(self.key.bytes()));
+            for range in ranges.take(FILTERS_AHEAD) {
+                range.sst.prefetch_filter(self.key);
+                self.ahead.push(range);
+            }
+        }
+        let next = self.ahead.get(self.at).copied();
+        self.at += 1;
+        next
     }
 }
 
@@ -326,7 +362,12 @@ impl OpenRuns {
 
     /// Whether any file may hold the key: if not, surely none does. Costs no I/O.
     pub(crate) fn may_hold(&self, key: &SstKey) -> bool {
-        self.runs.iter().any(|run| run.may_hold(key))
+        self.ranges_with(key, u64::MAX).any(|range| range.sst.may_hold(key))
+    }
+
+    /// The ranges that have this key between their bounds, newest first, of runs that were there as of the sequence `upto`.
+    fn ranges_with<'r>(&'r self, key: &'r SstKey, upto: u64) -> RangesWith<'r> {
+        RangesWith { runs: self.runs.iter(), key, upto, ahead: SmallVec::new(), at: 0 }
     }
 
     /// A look that found this of a key, at all that counts: a row, with the deltas over it, may stay in memory by itself, for whoever asks for it next. Not one that expires, or has a field that does: a merge
@@ -360,8 +401,7 @@ impl OpenRuns {
     ) -> Result<RunsLook> {
         let (mut found, mut lacking, mut others) = (FoundVersions::default(), 0, 0);
         *way = None;
-        let visible = self.runs.iter().filter(|run| run.is_visible(upto));
-        for range in visible.filter_map(|run| run.range_of(key.bytes())) {
+        for range in self.ranges_with(key, upto) {
             match range.sst.look_for_way(key, reads) {
                 Ok((SstLook::Absent, _)) => {}
                 Ok((SstLook::Lacking, pages)) => {
@@ -452,8 +492,7 @@ impl OpenRuns {
     /// [`OpenRuns::find`] of a key of which the caches know all but for one block, as of nearly all: that is read, and nothing is held meanwhile.
     fn find_by_one_read(&self, key: &SstKey, upto: u64) -> Result<Option<FoundVersions>> {
         let (mut found, mut lacking) = (FoundVersions::default(), None);
-        let visible = self.runs.iter().filter(|run| run.is_visible(upto));
-        for range in visible.filter_map(|run| run.range_of(key.bytes())) {
+        for range in self.ranges_with(key, upto) {
             match range.sst.look_in_caches(key) {
                 Ok(CachedLook::Absent) => {}
                 // What lacks is newer, and may hide it, whatever it is.
@@ -597,6 +636,36 @@ mod tests {
         assert_eq!(found("e", 203), [0; 0]);
         assert!(runs.may_hold(&SstKey::new(1, b"f")) && !runs.may_hold(&SstKey::new(2, b"a")));
         assert!(!runs.may_hold(&SstKey::new(1, b"g")) && found("g", u64::MAX).is_empty());
+    }
+
+    /// More runs than have their filters fetched at a time: a look comes by all of them, in their order.
+    #[test]
+    fn a_look_passes_over_none_of_many_runs() {
+        const RUNS: u64 = 3 * FILTERS_AHEAD as u64 + 1;
+        let tier = CapacityTier::simulated(&CrashSim::new(CrashModel::Pages, 4 << 20));
+        let mut changes = vec![SstChange::Next { number: RUNS + 1, run: RUNS + 1 }];
+        for run in 1..=RUNS {
+            // Deltas of a in every other run, a row of b in one, rows of f in all.
+            let kind = |place| match place {
+                0 if run % 2 == 1 => Some(SstRecordKind::Delta),
+                1 if run == 5 => Some(SstRecordKind::Row),
+                5 => Some(SstRecordKind::Row),
+                _ => None,
+            };
+            changes.push(SstChange::Add { run, range: file(&tier, run, kind) });
+        }
+        let version = SstVersion::default().after(&changes).unwrap();
+        let cache = BlockCache::new(1 << 20);
+        let open = |number| Sst::open(&tier, SstId { store: 7, number }, &cache);
+        let runs = OpenRuns::of(&version, 1, open).unwrap();
+        let found = |key: &str, upto| sequences(&runs.find(&SstKey::new(1, key.as_bytes()), upto).unwrap());
+        let of_a: Vec<u64> = (1..=RUNS).rev().filter(|run| run % 2 == 1).map(|run| 100 * run).collect();
+        assert_eq!(found("a", u64::MAX), of_a);
+        assert_eq!(found("a", 1200), of_a[of_a.len() - 6..]);
+        assert_eq!(found("b", u64::MAX), [501]);
+        assert_eq!(found("f", u64::MAX), [100 * RUNS + 5]);
+        assert!(["a", "b", "f"].iter().all(|key| runs.may_hold(&SstKey::new(1, key.as_bytes()))));
+        assert!(!runs.may_hold(&SstKey::new(1, b"ab")));
     }
 
     /// However many runs have something of a key, it is there after one round of reading, whatever the cache keeps.

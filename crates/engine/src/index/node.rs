@@ -41,6 +41,8 @@
 use std::cmp::Ordering as Cmp;
 use std::hint;
 
+use hedgerow_device::prefetch;
+
 use super::stored_key;
 use crate::sync::Backoff;
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
@@ -493,23 +495,6 @@ impl Node {
         out.truncate(end);
         Ok(())
     }
-}
-
-/// Starts loading the cache line of `place`.
-#[inline(always)]
-fn prefetch(place: &AtomicU64) {
-    #[cfg(all(target_arch = "x86_64", not(shuttle)))]
-    // SAFETY: a prefetch of a valid address; it has no effect but on caches.
-    unsafe {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(place).cast());
-    }
-    #[cfg(all(target_arch = "aarch64", not(shuttle)))]
-    // SAFETY: as above.
-    unsafe {
-        std::arch::asm!("prfm pldl1keep, [{}]", in(reg) place, options(nostack, preserves_flags, readonly));
-    }
-    let _ = place;
 }
 
 /// The `SLOT` lock: dropping it lets other writers in.

@@ -6,6 +6,7 @@
 //! textbooks takes one for each bit. (Putze, Sanders, Singler: "Cache-, hash- and space-efficient Bloom filters", 2007; the multiplications are
 //! those of Apache Parquet's filter.) That locality costs bits: at [`BITS_A_KEY`] of them it errs about as often as a plain filter would with 11.
 
+use hedgerow_device::prefetch;
 use hedgerow_row::le_bytes::u32_at;
 use twox_hash::XxHash3_64;
 
@@ -45,6 +46,12 @@ impl Filter {
     pub(super) fn may_hold(&self, hash: u64) -> bool {
         let block = &self.blocks[self.block_of(hash)];
         block.iter().zip(bits_of(hash)).fold(0, |missing, (word, bit)| missing | (bit & !word)) == 0
+    }
+
+    /// Has what [`Filter::may_hold`] looks at on its way: with many filters to ask their misses overlap.
+    #[inline]
+    pub(super) fn prefetch(&self, hash: u64) {
+        prefetch(&self.blocks[self.block_of(hash)]);
     }
 
     /// The upper half of the hash, as a fraction of the blocks; the lower picks bits.

@@ -343,6 +343,12 @@ impl Sst {
         self.inner.filter.may_hold(key.hash) && (&**least..=&**greatest).contains(&key.bytes())
     }
 
+    /// Has what [`Sst::may_hold`] looks at on its way.
+    #[inline]
+    pub(crate) fn prefetch_filter(&self, key: &SstKey) {
+        self.inner.filter.prefetch(key.hash);
+    }
+
     /// The record of a key.
     ///
     /// # Errors
