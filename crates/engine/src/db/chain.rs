@@ -83,13 +83,17 @@ impl<'a> Chain<'a> {
     pub(crate) fn of_lower(log: LogView<'a>, found: &'a FoundVersions) -> Option<Chain<'a>> {
         let mut records = found.records().iter().map(FoundRecord::record);
         let newest = records.next()?;
-        let below = Below { records: records.collect(), ..Below::default() };
+        // A row alone has nothing below it, as one of the log.
+        let below = match newest.kind() {
+            RecordKind::Row => OnceCell::new(),
+            _ => OnceCell::from(Box::new(Below { records: records.collect(), ..Below::default() })),
+        };
         let deltas = found.records().len() - usize::from(found.has_row());
         Some(Chain {
             may_expire: newest.expires_at_ms().is_some(),
             newest,
             log,
-            below: OnceCell::from(Box::new(below)),
+            below,
             depth: deltas.min(u8::MAX.into()) as u8,
             lower: None,
         })

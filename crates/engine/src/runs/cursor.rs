@@ -81,6 +81,8 @@ struct RangeWalk {
     cursor: SstCursor,
     /// The first key behind it, on the way it goes: excluded forward, included back.
     limit: Vec<u8>,
+    /// All of the block that it is in lies before that, as nearly all of them do: none of its records needs to be compared.
+    is_inside: bool,
 }
 
 impl RunWalk {
@@ -137,16 +139,29 @@ impl RangeWalk {
             true => cursor.seek_below(&end, blocks)?,
             false => cursor.seek(&from, blocks)?,
         }
-        Ok(RangeWalk { cursor, limit: if span.reverse { from } else { end } })
+        Ok(RangeWalk { cursor, limit: if span.reverse { from } else { end }, is_inside: false })
     }
 
     fn step(&mut self, reverse: bool, blocks: &mut WalkBlocks<'_>) -> Result<()> {
-        if reverse { self.cursor.step_back(blocks) } else { self.cursor.advance(blocks) }
+        if reverse {
+            self.cursor.step_back(blocks)?
+        } else {
+            self.cursor.advance(blocks)?
+        }
+        if let Some(end) = self.cursor.end_of_block_entered(reverse) {
+            self.is_inside = self.counts(&end, reverse);
+        }
+        Ok(())
+    }
+
+    /// Whether a record comes before the limit.
+    fn counts(&self, record: &FoundRecord, reverse: bool) -> bool {
+        (compare(record, &self.limit) == Ordering::Less) != reverse
     }
 
     /// The record it stands at, if that counts.
     fn record(&self, reverse: bool) -> Option<FoundRecord> {
-        self.cursor.record().filter(|record| (compare(record, &self.limit) == Ordering::Less) != reverse)
+        self.cursor.record().filter(|record| self.is_inside || self.counts(record, reverse))
     }
 }
 
@@ -154,7 +169,8 @@ impl RangeWalk {
 #[derive(Debug)]
 struct RunHead {
     record: FoundRecord,
-    walk: RunWalk,
+    /// Not inline: the heap moves its heads about.
+    walk: Box<RunWalk>,
     reverse: bool,
 }
 
@@ -166,6 +182,7 @@ impl RunHead {
         blocks: &mut WalkBlocks<'_>,
     ) -> Result<Option<RunHead>> {
         let record = walk.next(&runs.runs[walk.run], span, blocks)?;
+        let walk = Box::new(walk);
         Ok(record.map(|record| RunHead { record, walk, reverse: span.reverse }))
     }
 }

@@ -311,7 +311,8 @@ fn key_of(record: &FoundRecord) -> Vec<u8> {
 /// The record that a run has next, and the walk that goes on behind it.
 struct MergeHead {
     record: FoundRecord,
-    walk: RunWalk,
+    /// Not inline: the heap moves its heads about.
+    walk: Box<RunWalk>,
 }
 
 /// The greatest is the one whose record comes next: by table and key, and of one key the newest.
@@ -377,7 +378,7 @@ impl<'r> MergeWalk<'r> {
         for run in slice.inputs.clone() {
             let mut of_run = RunWalk::new(run, &walk.runs.runs[run], &walk.span);
             if let Some(record) = MergeWalk::next_of(slice.runs, &walk.span, &mut of_run)? {
-                walk.heads.push(MergeHead { record, walk: of_run });
+                walk.heads.push(MergeHead { record, walk: Box::new(of_run) });
             }
         }
         Ok(walk)

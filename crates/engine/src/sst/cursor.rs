@@ -60,6 +60,14 @@ impl SstCursor {
         self.place.as_ref().map(|place| FoundRecord::new(&place.block, place.n))
     }
 
+    /// If it has just come into a block, going forward or back: the record there that it would come to last.
+    pub(crate) fn end_of_block_entered(&self, reverse: bool) -> Option<FoundRecord> {
+        let CursorPlace { block, n, .. } = self.place.as_ref()?;
+        let (first, last) = (0, block.len() - 1);
+        let (from, to) = if reverse { (last, first) } else { (first, last) };
+        (*n == from).then(|| FoundRecord::new(block, to))
+    }
+
     /// Goes to the first record whose key is not below `key` (composite; may be the beginning of one).
     ///
     /// # Errors
