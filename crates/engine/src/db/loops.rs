@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::cached::{CacheWorker, POLL_INTERVAL, Round};
+use super::counters::Count;
 use super::engine::Engine;
 use super::merging::TablesForMerge;
 use crate::runs::merging::{MergeJob, MergeLimits, Merged};
@@ -98,8 +99,14 @@ impl Engine {
     /// Writers of a store that was quiet are not held for what was let pass before.
     fn look_for_backlog(&self) {
         let runs_max = self.gc.run_size.runs_max();
-        let limits = MergeLimits { runs_max, garbage_percent_max: GARBAGE_PERCENT_MAX[0] };
+        let covered_percent = self.covered_percent();
+        let limits = MergeLimits { runs_max, garbage_percent_max: GARBAGE_PERCENT_MAX[0], covered_percent };
         self.runs.look_for_backlog(&self.tables_for_merge(), limits);
+    }
+
+    fn covered_percent(&self) -> u64 {
+        let (now_ns, scans) = (self.clock.monotonic_ns(), self.counters.sum(Count::Scan));
+        self.runs.covered_percent(now_ns, scans, self.log.last_sequence())
     }
 
     /// Merges the next slice of what is begun, or of what there is to be merged; whether there is more.
@@ -114,7 +121,10 @@ impl Engine {
             lacks_room => usize::from(is_quiet || lacks_room),
         }];
         let goes_on = begun.is_some();
-        let limits = MergeLimits { runs_max: self.gc.run_size.runs_max(), garbage_percent_max };
+        // Deltas cost nobody anything but who reads what is under them. Where nobody writes they are merged for whoever will.
+        let covered_percent = if is_quiet { 100 } else { self.covered_percent() };
+        let runs_max = self.gc.run_size.runs_max();
+        let limits = MergeLimits { runs_max, garbage_percent_max, covered_percent };
         // Where room has become scarce, what makes some comes first.
         let begun_before = begun.take().filter(|job| job.runs.len() == 1 || !self.runs.is_tight());
         let chosen = begun_before.or_else(|| self.runs.next_merge(tables, limits));

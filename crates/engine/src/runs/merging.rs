@@ -37,7 +37,7 @@ use smallvec::SmallVec;
 pub(crate) use self::policy::MergeLimits;
 use self::policy::{Choice, RangeWeight, RunWeight, WrittenAnew, backlog, choose, room_making};
 use super::cursor::{KeySpan, RunWalk, successor};
-use super::garbage::share;
+use super::garbage::{ReplacedBytes, share};
 use super::store::{TARGET_BYTES, Trimmed};
 use super::{OpenRange, OpenRun, OpenRuns, RunWriter, Runs};
 use crate::log::Log;
@@ -668,24 +668,24 @@ impl Runs {
         (sees_all_newer, was_alone): (bool, bool),
     ) {
         let mut replaced = self.merges.replaced.lock();
-        let mut taken = 0;
+        let mut taken = ReplacedBytes::default();
         for Trimmed { number, left, .. } in &written.trimmed {
             let Some(sst) = slice.runs.file(*number) else { continue };
             let ranges = slice.inputs().iter().flat_map(|run| &run.ranges);
             let of_file = ranges.filter(|range| range.sst.id().number == *number);
             let left = left.iter().map(|range| sst.bytes_between(&range.keys)).sum();
-            taken += replaced.take(*number, left, of_file.map(OpenRange::bytes).sum());
+            taken = taken.plus(replaced.take(*number, left, of_file.map(OpenRange::bytes).sum()));
         }
         let kept: u64 = written.files.iter().map(|sst| sst.counts().bytes).sum();
         let taken_off = written.read_bytes.saturating_sub(kept);
         let still = match (sees_all_newer, was_alone) {
-            (true, _) => 0,
+            (true, _) => ReplacedBytes::default(),
             // As much of what is left as of all: what was taken off is not what newer runs replaced.
-            (false, true) => share(taken, kept, written.read_bytes),
-            (false, false) => taken.saturating_sub(taken_off),
+            (false, true) => taken.share(kept, written.read_bytes),
+            (false, false) => taken.less(taken_off),
         };
         for sst in &written.files {
-            replaced.give(sst.id().number, share(still, sst.counts().bytes, kept));
+            replaced.give(sst.id().number, still.share(sst.counts().bytes, kept));
         }
         let current = self.current();
         replaced.retain(&current);
@@ -706,7 +706,7 @@ impl Runs {
             return self.forget_backlog();
         }
         let runs = Arc::clone(&self.current());
-        self.merges.set_backlog(backlog(&self.weights(&runs, store), limits));
+        self.merges.set_backlog(backlog(&self.weights(&runs, store, limits), limits));
     }
 
     /// There is nothing that could be merged now: nobody is to wait for it.
@@ -719,9 +719,9 @@ impl Runs {
         self.merges.backlog()
     }
 
-    fn weights<S: MergeStore>(&self, runs: &OpenRuns, store: &S) -> Vec<RunWeight> {
+    fn weights<S: MergeStore>(&self, runs: &OpenRuns, store: &S, limits: MergeLimits) -> Vec<RunWeight> {
         let counting = runs.counting_bytes();
-        runs.runs.iter().map(|run| self.weight(run, &counting, store)).collect()
+        runs.runs.iter().map(|run| self.weight(run, &counting, (store, limits))).collect()
     }
 
     /// What is to be merged next, if anything is.
@@ -729,7 +729,7 @@ impl Runs {
         let runs = Arc::clone(&self.current());
         self.merges.estimate(&runs, &|| !store.goes_on());
         self.merges.look_at_expiries(&runs, store.now_ms(), &|| !store.goes_on());
-        let weights = self.weights(&runs, store);
+        let weights = self.weights(&runs, store, limits);
         self.merges.set_garbage(weights.iter().map(RunWeight::garbage).sum());
         let choice = match self.is_tight() {
             true => self.choose_for_room(&runs, &weights).or_else(|| {
@@ -785,14 +785,18 @@ impl Runs {
         weights
     }
 
-    fn weight<S: MergeStore>(&self, run: &OpenRun, counting: &BTreeMap<u64, u64>, store: &S) -> RunWeight {
-        let is_free = self.may_merge(run, store);
+    fn weight<S: MergeStore>(
+        &self,
+        run: &OpenRun,
+        counting: &BTreeMap<u64, u64>,
+        (store, limits): (&S, MergeLimits),
+    ) -> RunWeight {
+        let (is_free, now_ms, is_tight) = (self.may_merge(run, store), store.now_ms(), self.is_tight());
         let (replaced, expired) = (self.merges.replaced.lock(), self.merges.expired.lock());
-        let (now_ms, is_tight) = (store.now_ms(), self.is_tight());
         let of_range = |range: &OpenRange| RangeWeight {
             keys: range.keys.clone(),
             bytes: range.bytes(),
-            obsolete: replaced.of(range),
+            obsolete: replaced.of(range).garbage(limits.covered_percent),
             // What of one that is not free belongs to nobody may be of a table to be.
             gone: if is_free { gone_bytes(range, store) } else { 0 },
             expired: expired.counting(range, now_ms, is_tight),

@@ -9,7 +9,7 @@ use super::Runs;
 use super::garbage::ReplacedSample;
 use crate::Result;
 use crate::log::Log;
-use crate::sst::{Sst, SstRecord, SstWriter};
+use crate::sst::{Sst, SstRecord, SstRecordKind, SstWriter};
 
 /// So much is reserved for a file at a time, if there is so much.
 const RESERVE_BYTES: u64 = 1 << 20;
@@ -99,7 +99,8 @@ impl<'e> RunWriter<'e> {
         }
         writer.push(record, fill)?;
         if let Some(replaced) = &mut self.replaced {
-            replaced.count(record.table, record.key);
+            let is_delta = record.kind == SstRecordKind::Delta;
+            replaced.count(record.table, record.key, is_delta.then_some(record.body_bytes as u64));
         }
         Ok(())
     }

@@ -20,7 +20,7 @@ pub(super) struct RangeWeight {
     /// Composite, both included.
     pub(super) keys: [Box<[u8]>; 2],
     pub(super) bytes: u64,
-    /// Of rows that newer runs replace.
+    /// Of rows that newer runs replace, and as much of those that deltas cover as counts.
     pub(super) obsolete: u64,
     /// Of tables that are gone.
     pub(super) gone: u64,
@@ -65,6 +65,8 @@ pub(crate) struct MergeLimits {
     pub(crate) runs_max: usize,
     /// So much of all may be garbage.
     pub(crate) garbage_percent_max: u64,
+    /// So much of what deltas cover counts as that, in percent ([`Runs::covered_percent`](crate::runs::Runs::covered_percent)).
+    pub(crate) covered_percent: u64,
 }
 
 /// What is to be merged: places of runs, the newest first, and of which range, if not all.
@@ -170,7 +172,7 @@ fn less_garbage(runs: &[RunWeight], percent_max: u64) -> Option<Choice> {
 mod tests {
     use super::*;
 
-    const LIMITS: MergeLimits = MergeLimits { runs_max: 8, garbage_percent_max: 30 };
+    const LIMITS: MergeLimits = MergeLimits { runs_max: 8, garbage_percent_max: 30, covered_percent: 100 };
 
     fn range(bytes: u64, obsolete: u64, gone: u64) -> RangeWeight {
         let keys = [Box::from(&b"a"[..]), Box::from(&b"z"[..])];
@@ -269,7 +271,7 @@ mod tests {
     #[test]
     fn what_is_owed_is_what_there_is_beyond_the_limits() {
         let mut runs = runs_of(&[10; 12]);
-        let limits = MergeLimits { runs_max: 8, garbage_percent_max: 25 };
+        let limits = MergeLimits { garbage_percent_max: 25, ..LIMITS };
         assert_eq!(backlog(&runs, limits), 1.5);
         runs[3].ranges = vec![range(10, 10, 0)];
         runs[4].ranges = vec![range(50, 80, 30)];

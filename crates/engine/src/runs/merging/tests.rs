@@ -39,7 +39,7 @@ fn merge(engine: &Engine, runs: Range<usize>) -> Result<u64> {
 
 /// Bytes that are thought to be garbage.
 fn garbage_in(db: &Db) -> u64 {
-    let limits = MergeLimits { runs_max: 8, garbage_percent_max: 30 };
+    let limits = MergeLimits { runs_max: 8, garbage_percent_max: 30, covered_percent: 100 };
     db.engine().runs.next_merge(&db.engine().tables_for_merge(), limits);
     db.engine().runs.merged().garbage
 }

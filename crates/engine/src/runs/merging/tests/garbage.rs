@@ -128,7 +128,7 @@ fn garbage_beneath_a_run_that_cannot_be_merged_is_merged_once() {
     other.load(|loader| (0..9u64).try_for_each(|key| loader.push(&key, &row! { n: 1 }))).unwrap();
     engine.move_now();
     assert_eq!(runs_of(engine), 3);
-    let limits = MergeLimits { runs_max: 8, garbage_percent_max: 30 };
+    let limits = MergeLimits { runs_max: 8, garbage_percent_max: 30, covered_percent: 100 };
     let next = || engine.runs.next_merge(&engine.tables_for_merge(), limits);
     let mut merges = 0;
     while let Some(mut job) = next() {
@@ -159,7 +159,7 @@ fn a_file_that_cannot_be_read_is_left_alone_for_a_while() {
     sim.refuse_reads_of(&bad);
     // Until nothing is left to be merged; how many merges failed.
     let merge_all = || {
-        let limits = MergeLimits { runs_max: 8, garbage_percent_max: 30 };
+        let limits = MergeLimits { runs_max: 8, garbage_percent_max: 30, covered_percent: 100 };
         let (mut failures, mut merges) = (0, 0);
         while let Some(mut job) = engine.runs.next_merge(&engine.tables_for_merge(), limits) {
             let merged = loop {
@@ -221,8 +221,29 @@ fn put_and_move(table: &Table, keys: impl Iterator<Item = i64>) {
 
 /// What is to be merged where so many percent may be garbage.
 fn next(engine: &Engine, garbage_percent_max: u64) -> Option<MergeJob> {
-    let limits = MergeLimits { runs_max: 8, garbage_percent_max };
+    let limits = MergeLimits { runs_max: 8, garbage_percent_max, covered_percent: 100 };
     engine.runs.next_merge(&engine.tables_for_merge(), limits)
+}
+
+/// A delta takes the place of its bytes, and not of the row that it lies over: how much of the rest counts is for whoever asks to say.
+#[test]
+fn rows_under_deltas_are_garbage_as_far_as_it_is_said() {
+    let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
+    let (db, table) = bounded(&sim, 64 << 20);
+    put_and_move(&table, 0..460);
+    (0..460i64).for_each(|n| table.update(&n, &row! { n: n + 1 }).unwrap());
+    table.engine().move_now();
+    assert_eq!(db.engine().runs.current().runs().len(), 2);
+    let garbage = |covered_percent| {
+        let limits = MergeLimits { runs_max: 8, garbage_percent_max: 30, covered_percent };
+        let job = db.engine().runs.next_merge(&db.engine().tables_for_merge(), limits);
+        (db.engine().runs.merged().garbage, job.is_some())
+    };
+    let [(few, is_few), (tenth, is_tenth), (all, is_all)] = [0, 10, 100].map(garbage);
+    assert!((1_000..40_000).contains(&few), "{few}: the bytes of 460 deltas");
+    let of_rest = (tenth - few) as f64 / (all - few) as f64;
+    assert!(all > 400_000 && (0.09..0.12).contains(&of_rest), "{few}, {tenth}, {all}");
+    assert_eq!((is_few, is_tenth, is_all), (false, false, true));
 }
 
 /// Leaves room for so many bytes of files.
@@ -245,7 +266,7 @@ fn what_does_not_fit_is_not_tried_again_and_again() {
     put_and_move(&table, 0..460);
     put_and_move(&table, 0..5);
     let backlog = || {
-        let limits = MergeLimits { runs_max: 1, garbage_percent_max: 30 };
+        let limits = MergeLimits { runs_max: 1, garbage_percent_max: 30, covered_percent: 100 };
         runs.look_for_backlog(&engine.tables_for_merge(), limits);
         runs.merge_backlog()
     };
