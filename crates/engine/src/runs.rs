@@ -355,6 +355,13 @@ impl OpenRuns {
         self.files.table(table).is_some_and(must)
     }
 
+    /// Bytes of blocks that a look for a key of a table holds at most, about: of each run one that has the longest record there is, or several short ones.
+    pub(crate) fn bytes_of_look(&self, table: u32) -> u64 {
+        const BLOCK_BYTES: u64 = 32 << 10;
+        let longest = self.files.table(table).map_or(0, |known| known.key_bytes_max);
+        longest + self.runs.len() as u64 * BLOCK_BYTES
+    }
+
     /// The runs, newest first.
     pub(crate) fn runs(&self) -> &[OpenRun] {
         &self.runs

@@ -56,6 +56,8 @@ pub(crate) const GROUP: usize = 16;
 
 /// Of so many keys what sorted tables have is read together.
 const LOWER_GROUP: usize = 16 * GROUP;
+/// And of fewer where their blocks would have more bytes together.
+const LOWER_BYTES_MAX: u64 = 256 << 20;
 
 /// A table's schema, as it was when it was loaded.
 pub(super) type LoadedSchema = arc_swap::Guard<Arc<TableSchema>>;
@@ -460,7 +462,8 @@ impl Engine {
         before: Option<u64>,
         mut read: impl FnMut(Option<&RowRef<'_>>) -> Result<()>,
     ) -> Result<()> {
-        for keys in keys.chunks(LOWER_GROUP) {
+        let together = if table.below() { self.looks_together(table) } else { LOWER_GROUP };
+        for keys in keys.chunks(together) {
             let mut ahead = if table.below() { Some(self.look_ahead(table, keys, before)?) } else { None };
             for group in keys.chunks(GROUP) {
                 let view = self.read_view();
@@ -472,6 +475,12 @@ impl Engine {
             }
         }
         Ok(())
+    }
+
+    /// How many keys of a table are looked up below together.
+    fn looks_together(&self, table: &TableShared) -> usize {
+        let of_one = self.runs.current().bytes_of_look(table.id.load(Ordering::Acquire));
+        (LOWER_BYTES_MAX / of_one.max(1)).clamp(1, LOWER_GROUP as u64) as usize
     }
 
     /// What sorted tables have of those of these keys of which the index has nothing, or deltas alone. It is read while nothing is pinned.

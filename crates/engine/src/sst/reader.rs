@@ -50,6 +50,11 @@ impl SstKey {
         &self.composite
     }
 
+    /// The table's number.
+    pub(crate) fn table(&self) -> u32 {
+        u32::from_be_bytes([self.composite[0], self.composite[1], self.composite[2], self.composite[3]])
+    }
+
     /// With a hash that it has not.
     #[cfg(all(test, not(shuttle)))]
     pub(super) fn hashed_to(self, hash: u64) -> SstKey {

@@ -10,7 +10,7 @@ use crate::runs::{FoundVersions, OpenRuns};
 use crate::sst::{FoundRecord, SstKey};
 use crate::{Error, Result};
 
-/// So many keys are read before it is looked how much that was.
+/// No more keys are read before it is looked how much that was, and no more than are sure to be held.
 const READ_TOGETHER: usize = 256;
 
 /// What the runs had of some keys.
@@ -36,7 +36,10 @@ impl SeenBelow {
         keys.dedup_by(|one, other| one.bytes() == other.bytes());
         let (mut blocks, mut held) = (HashSet::new(), 0);
         let mut seen = SeenBelow::nothing(runs);
-        for keys in keys.chunks(READ_TOGETHER) {
+        let mut left = keys.as_slice();
+        while !left.is_empty() {
+            let together = read_together(runs, left, bytes_max.saturating_sub(held));
+            let keys = left.split_off(..together).unwrap_or_default();
             for (key, found) in keys.iter().zip(find_many_below(store, runs, keys, u64::MAX)?) {
                 let records = found.iter().flat_map(FoundVersions::records);
                 let is_new = |record: &&FoundRecord| blocks.insert(record.block_address());
@@ -65,6 +68,16 @@ impl SeenBelow {
             found => found.cloned(),
         }
     }
+}
+
+/// How many of these keys are read together, of which no more than so many bytes of blocks are to be held: one at least.
+fn read_together(runs: &OpenRuns, keys: &[SstKey], bytes_max: usize) -> usize {
+    let mut held = 0;
+    let are_held = |key: &&SstKey| {
+        held += runs.bytes_of_look(key.table());
+        held <= bytes_max as u64
+    };
+    keys.iter().take(READ_TOGETHER).take_while(are_held).count().max(1)
 }
 
 #[cold]

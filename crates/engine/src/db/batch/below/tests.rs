@@ -182,20 +182,24 @@ fn what_was_not_foreseen_is_read_for_the_next_attempt() {
     }
 }
 
-/// Blocks that several rows lie in count once.
+/// Blocks that several rows lie in count once, and hardly more are read than may be held.
 #[test]
 fn what_a_batch_sees_is_bounded() {
     let read = |rows: u64, pad_bytes| {
         let (_sim, db, table) = loaded(rows, pad_bytes);
         let id = table.shared().id.load(Ordering::Relaxed);
         let keys = (0..rows).map(|n| SstKey::new(id, n.key_bytes().as_ref())).collect();
-        SeenBelow::read((0, &db.engine.runs.current()), keys, 1 << 20).map(drop)
+        let runs = db.engine.runs.current();
+        let seen = SeenBelow::read((0, &runs), keys, 1 << 20).map(drop);
+        (seen, runs.files().iter().map(|sst| sst.blocks_read()).sum::<u32>())
     };
-    let refused = read(400, 6_000).unwrap_err();
+    let (refused, blocks) = read(400, 6_000);
+    let refused = refused.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Invalid);
     assert!(refused.message().contains("the limit is 1048576"), "{refused}");
-    read(100, 6_000).unwrap();
-    read(2_000, 100).unwrap();
+    assert!((120..160).contains(&blocks), "{blocks} blocks of 8 KiB were read");
+    read(100, 6_000).0.unwrap();
+    read(2_000, 100).0.unwrap();
 }
 
 /// A batch adds to two rows that a load makes alike: they stay so, whatever loads and clears come between its look and its writing.
