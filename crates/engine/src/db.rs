@@ -90,6 +90,7 @@ pub use table::{ReadGuard, RowHandle, Table};
 pub use tiers::Tiers;
 
 use crate::invariants;
+use crate::log::WriteFailure;
 use crate::sync::Mutex;
 use crate::{Durability, Error, ErrorKind, Options, Result, Schema};
 
@@ -299,8 +300,8 @@ impl Db {
     /// it later will be missed, by opening and by `hedgerow check`.
     ///
     /// # Errors
-    /// `Io`, after which the store takes no more writes; `Closed`, after a sync that failed ([`Db::sync_failure`]), a batch that
-    /// stopped half-way for want of memory for the index, or a close.
+    /// `Io`, after which the store takes no more writes; `Closed`, after a sync or an edit of the manifest of sorted tables that failed, a
+    /// batch that stopped half-way for want of memory for the index ([`Db::write_failure`]), or a close.
     pub fn persist(&self) -> Result<()> {
         self.engine.checkpoint()
     }
@@ -376,6 +377,13 @@ impl Db {
         self.engine.log.tier().sync_failure().cloned()
     }
 
+    /// Why the store takes no more writes though it was not closed, if it takes none: a sync that failed ([`Db::sync_failure`]), an edit of the manifest of
+    /// sorted tables that failed, or a batch that stopped half-way. From then on every write, and [`Db::persist`], is refused with `Closed`, and reads go on.
+    /// Costs next to nothing: to be asked often.
+    pub fn write_failure(&self) -> Option<WriteFailure> {
+        self.engine.log.write_failure()
+    }
+
     /// Counters and gauges.
     pub fn metrics(&self) -> Metrics {
         self.engine.metrics()
@@ -395,7 +403,7 @@ impl Db {
     /// locked, until the last handle is dropped: each [`Db`], [`Table`], [`Snapshot`] and [`Missing`], and a [`Batch`] that was given a table.
     ///
     /// # Errors
-    /// `Io` if the last sync failed; `Closed` if an earlier one did: then the store is not marked as closed in order.
+    /// `Io` if the last sync failed; `Closed` if the store took no more writes before ([`Db::write_failure`]): then it is not marked as closed in order.
     pub fn close(self) -> Result<()> {
         self.handle.close()
     }

@@ -139,6 +139,7 @@ pub use hedgerow_row::{backend, pairs};
 /// ```
 #[cfg(feature = "derive")]
 pub use hedgerow_row_derive::Row;
+pub use log::WriteFailure;
 pub use options::{CAPACITY_DIRECTORY, CacheMode, CachePolicy, Capacity, Compression, Durability, Options};
 
 pub use store::{RowView, Store, StoreBatch, StoreCursor, StoreTable};

@@ -26,7 +26,7 @@ mod view;
 use std::ops::Range;
 use std::time::Duration;
 
-use hedgerow_device::{Clock, DeviceError, FastTier, TierBytes};
+use hedgerow_device::{Clock, DeviceError, FastTier, SyncFailure, TierBytes};
 use smallvec::SmallVec;
 
 pub(crate) use appender::{
@@ -49,7 +49,7 @@ use crate::manifest::root::{Root, SegmentList};
 use crate::manifest::segment_list::SegmentEntry;
 use crate::space::Space;
 use crate::sync::CachePadded;
-use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering, compiler_fence};
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, compiler_fence};
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard};
 use crate::{Error, ErrorKind, Result};
 
@@ -96,10 +96,10 @@ pub(crate) struct Log {
     closing: AtomicBool,
     /// The store was closed in order, and the root says so: no more writes.
     closed: AtomicBool,
-    /// Why there are no more writes though no sync of the log failed; 0 while there are.
-    halted: AtomicU8,
-    /// Why an edit failed.
-    edit_failure: Mutex<Option<Error>>,
+    /// There are no more writes though no sync of the log failed.
+    is_halted: AtomicBool,
+    /// Why, and since when: known before anybody sees that it is so.
+    halted: Mutex<Option<WriteFailure>>,
     /// When readers have let go of what is freed of it, and of all else of its store.
     epoch: Arc<Epoch>,
     syncs: AtomicU64,
@@ -118,25 +118,15 @@ struct Commit {
     recovered: Option<Vec<SegmentEnd>>,
 }
 
-/// Why a log takes no more writes though no sync of it failed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-enum Halted {
-    /// A batch stopped half-way.
-    Batch = 1,
-    /// An edit of the manifest of sorted tables failed.
-    Edit = 2,
-}
-
-impl Halted {
-    #[inline]
-    fn of(stored: u8) -> Option<Halted> {
-        match stored {
-            0 => None,
-            1 => Some(Halted::Batch),
-            _ => Some(Halted::Edit),
-        }
-    }
+/// Why an open store takes no more writes, and since when: a sync that failed, an edit of the manifest of sorted tables that failed, or a batch that
+/// stopped half-way. Reads go on, and opened again it takes writes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WriteFailure {
+    /// What failed, and what the system said to it.
+    pub message: String,
+    /// When, in milliseconds since 1970.
+    pub at_ms: u64,
 }
 
 /// What a sync writes down besides.
@@ -373,8 +363,8 @@ impl Log {
         if let Some(failure) = self.tier.sync_failure() {
             return Err(DeviceError::Closed { failure: failure.clone() }.into());
         }
-        if let Some(halted) = Halted::of(self.halted.load(Ordering::Acquire)) {
-            return Err(self.halted_error(halted));
+        if let Some(failure) = self.halted() {
+            return Err(Error::new(ErrorKind::Closed, failure.message));
         }
         match self.closed.load(Ordering::Acquire) {
             true if self.tier.is_read_only() => {
@@ -395,32 +385,44 @@ impl Log {
     /// writes over those records; opened anew the store has all of the batch, or nothing. Returns the error that every write gets.
     #[cold]
     pub(crate) fn halt(&self, appenders: &mut [LockedAppender<'_>]) -> Error {
-        self.halted.store(Halted::Batch as u8, Ordering::Release);
+        let failure = self.halt_for(
+            "a batch stopped half-way for want of memory for the index, and the store takes no more writes; opened again it has all of that batch, or nothing".to_owned(),
+        );
         appenders.iter_mut().for_each(|appender| appender.seal_all(self));
-        self.halted_error(Halted::Batch)
+        Error::new(ErrorKind::Closed, failure.message)
     }
 
     /// Takes no more writes: whether an edit of the manifest of sorted tables counts is for the next opening to find out.
     #[cold]
     pub(crate) fn halt_after_edit(&self, cause: &Error) {
-        self.edit_failure.lock().get_or_insert_with(|| cause.clone());
-        self.halted.store(Halted::Edit as u8, Ordering::Release);
+        self.halt_for(format!(
+            "an edit of the manifest of sorted tables failed ({cause}), and the store takes no more writes; opened again it has all of what the edit said, or nothing"
+        ));
     }
 
+    /// Takes no more writes, for `message` unless there was a reason before. Returns the one that counts.
     #[cold]
-    fn halted_error(&self, halted: Halted) -> Error {
-        let message = match halted {
-            Halted::Batch => {
-                "a batch stopped half-way for want of memory for the index, and the store takes no more writes; opened again it has all of that batch, or nothing".to_owned()
+    fn halt_for(&self, message: String) -> WriteFailure {
+        let failure = WriteFailure { message, at_ms: Clock::system().now_ms() };
+        let first = self.halted.lock().get_or_insert(failure).clone();
+        self.is_halted.store(true, Ordering::Release);
+        first
+    }
+
+    /// Why there are no more writes though no sync of the log failed.
+    #[inline]
+    fn halted(&self) -> Option<WriteFailure> {
+        if self.is_halted.load(Ordering::Acquire) { self.halted.lock().clone() } else { None }
+    }
+
+    /// Why there are no more writes though the log was not closed.
+    pub(crate) fn write_failure(&self) -> Option<WriteFailure> {
+        match self.tier.sync_failure() {
+            Some(SyncFailure { message, at_ms }) => {
+                Some(WriteFailure { message: format!("a sync failed: {message}"), at_ms: *at_ms })
             }
-            Halted::Edit => {
-                let cause = self.edit_failure.lock().as_ref().map_or(String::new(), |cause| format!(" ({cause})"));
-                format!(
-                    "an edit of the manifest of sorted tables failed{cause}, and the store takes no more writes; opened again it has all of what the edit said, or nothing"
-                )
-            }
-        };
-        Error::new(ErrorKind::Closed, message)
+            None => self.halted(),
+        }
     }
 
     /// Makes a range durable on a medium where that costs cache lines only. A failure closes the log for writing:

@@ -9,6 +9,7 @@ mod sorted_tables;
 
 pub use sorted_tables::{FailedMove, SortedTablesMetrics};
 
+use crate::log::WriteFailure;
 use crate::sync::atomic::Ordering;
 
 /// Counters and gauges of a store at one moment. Counters start at zero when the store is opened.
@@ -101,6 +102,8 @@ pub struct Metrics {
     pub durable_sequence: u64,
     /// The sync that failed, if one did: which call, what the system said, and when. The store takes no more writes then.
     pub sync_failure: Option<SyncFailure>,
+    /// Why the store takes no more writes though it was not closed, and since when: that sync, or something else ([`Db::write_failure`](crate::Db::write_failure)).
+    pub write_failure: Option<WriteFailure>,
 }
 
 impl Engine {
@@ -164,6 +167,7 @@ impl Engine {
             sequence: self.log.last_sequence(),
             durable_sequence: self.log.durable_sequence(),
             sync_failure: self.log.tier().sync_failure().cloned(),
+            write_failure: self.log.write_failure(),
         }
     }
 }

@@ -254,8 +254,9 @@ impl Appender {
         claim: Claim,
         other_claim: impl FnOnce(NoSpace) -> std::result::Result<Claim, NoSpace>,
     ) -> std::result::Result<Reservation<'a>, NoSpace> {
-        // A sync that failed is found at once, not when the segment is full.
-        let fits = |open: &Open| open.limit - open.cursor.get() >= bytes as u64 && !log.tier.has_failed();
+        // That a sync or an edit failed is found at once, not when the segment is full: nobody would sync what is written after it.
+        let is_refused = || log.tier.has_failed() || log.is_halted.load(Ordering::Relaxed);
+        let fits = |open: &Open| open.limit - open.cursor.get() >= bytes as u64 && !is_refused();
         if !self.open[kind as usize].as_ref().is_some_and(fits) {
             self.begin_segment(log, kind, bytes, claim, other_claim)?;
         }

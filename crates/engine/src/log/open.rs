@@ -23,7 +23,7 @@ use crate::manifest::root::{
 use crate::manifest::segment_list::SegmentEntry;
 use crate::space::{KEPT_BYTES, Space, SpaceLayout};
 use crate::sync::CachePadded;
-use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Condvar, Mutex};
 use crate::tier::bytes_of;
 use crate::{Durability, Error, ErrorKind, Options, Result};
@@ -171,8 +171,8 @@ impl Log {
             leader_done: Condvar::new(),
             closing: AtomicBool::new(false),
             closed: AtomicBool::new(tier.is_read_only()),
-            halted: AtomicU8::new(0),
-            edit_failure: Mutex::default(),
+            is_halted: AtomicBool::new(false),
+            halted: Mutex::default(),
             epoch: Arc::new(Epoch::new()),
             syncs: AtomicU64::new(0),
             verify_reads: options.verify_reads,

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 use hedgerow::{
     Batch, Change, Db, Durability, Error, ErrorKind, Expiry, Options, OwnedValue, Schema, Table, Type, Value,
 };
-use hedgerow_device::{Clock, CrashModel, CrashSim, FastTier, Fault, Refusal, Survivors};
+use hedgerow_device::{
+    CapacityTier, Clock, CrashModel, CrashSim, FastTier, Fault, FileCall, Refusal, Survivors,
+};
 use hedgerow_sim::{FORMATS, FaultCounts, Setup, Sweep, Taste, eventually, is_soaking, rounds};
 
 const MODES: [Durability; 3] =
@@ -80,7 +82,10 @@ fn no_write_is_acknowledged_after_a_failed_sync() {
             let failure = db.sync_failure().unwrap();
             assert!(failure.message.contains("Input/output error (os error 5)"), "{failure:?}");
             assert!(failure.at_ms > 1_600_000_000_000, "{failure:?}");
-            assert_eq!(db.metrics().sync_failure, Some(failure));
+            assert_eq!(db.metrics().sync_failure.as_ref(), Some(&failure));
+            let closed = db.write_failure().unwrap();
+            assert_eq!(closed.message, format!("a sync failed: {}", failure.message));
+            assert_eq!((closed.at_ms, db.metrics().write_failure.as_ref()), (failure.at_ms, Some(&closed)));
             for (name, outcome) in writes(&db, &flat, &typed) {
                 let place = format!("{model:?}, {durability:?}, {name}");
                 let error = outcome.err().unwrap_or_else(|| panic!("{place}: acknowledged"));
@@ -100,6 +105,51 @@ fn no_write_is_acknowledged_after_a_failed_sync() {
                 "closing makes nothing durable, however often"
             );
         }
+    }
+}
+
+/// Whether the store was closed for writing by the second load of a table, where the call `after` so many syncs of files is refused. If it was,
+/// every write is refused at once, with the cause, and the store says so, though no sync of the log has failed.
+fn is_closed_by_a_load(durability: Durability, after: u64) -> bool {
+    let place = format!("{durability:?}, sync {after}");
+    let sim = CrashSim::new(CrashModel::Pages, 64 << 20);
+    let tiers = (FastTier::simulated(&sim), CapacityTier::simulated(&sim));
+    let db = Db::open_at(tiers, options(durability, false), Clock::manual(1_000)).unwrap();
+    let flat = db.create_table("flat", Schema::flat()).unwrap();
+    let typed = db.create_table("typed", Schema::new().nullable("n", Type::I64)).unwrap();
+    let loaded = db.create_table("loaded", Schema::flat()).unwrap();
+    flat.put(b"key", &value(b"old")).unwrap();
+    typed.put(b"key", &[("n", Value::Int(1))]).unwrap();
+    loaded.load(|loader| loader.push(b"key", &value(b"old"))).unwrap();
+    sim.fail_file_calls(FileCall::Sync, Fault { after, sticky: false, refusal: Refusal::Io });
+    // It may have loaded the rows, and failed to take the old ones off.
+    drop(loaded.load(|loader| loader.push(b"key", &value(b"new"))));
+    assert_eq!((db.sync_failure(), db.metrics().sync_failure), (None, None), "{place}");
+    assert_eq!(db.write_failure(), db.metrics().write_failure, "{place}");
+    let Some(failure) = db.write_failure() else {
+        flat.put(b"new", &value(b"v")).unwrap_or_else(|error| panic!("{place}: {error}"));
+        return false;
+    };
+    assert!(failure.message.contains("Input/output error"), "{place}: {failure:?}");
+    assert!(failure.at_ms > 1_600_000_000_000, "{place}: {failure:?}");
+    for (name, outcome) in writes(&db, &flat, &typed) {
+        let error = outcome.err().unwrap_or_else(|| panic!("{place}, {name}: acknowledged"));
+        assert_eq!(error.kind(), ErrorKind::Closed, "{place}, {name}: {error}");
+        assert_eq!(error.message(), failure.message, "{place}, {name}");
+    }
+    assert_eq!(flat.get(b"key").unwrap().unwrap().get("value").unwrap(), Value::Bytes(b"old"), "reads go on");
+    assert!(loaded.exists(b"key").unwrap(), "{place}");
+    assert_eq!(db.close().unwrap_err().kind(), ErrorKind::Closed, "{place}");
+    true
+}
+
+/// Whether a failed edit of the manifest of sorted tables counts nobody knows: the store is closed for writing, as by a failed sync, whatever room
+/// its open segments have.
+#[test]
+fn no_write_is_acknowledged_after_a_failed_edit() {
+    for durability in MODES {
+        let closed = (0..12).filter(|&after| is_closed_by_a_load(durability, after)).count();
+        assert!(closed > 1, "{durability:?}: {closed} of the syncs were of an edit");
     }
 }
 

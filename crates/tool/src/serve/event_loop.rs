@@ -107,7 +107,7 @@ pub struct EventLoop {
     last_tick: Instant,
     last_look: Instant,
     background_sync: Option<u64>,
-    has_reported_failed_sync: bool,
+    has_reported_write_failure: bool,
     /// Connections whose replies wait for a sync.
     held: Vec<usize>,
     /// Connections whose next command waits for space.
@@ -157,7 +157,7 @@ impl EventLoop {
             last_tick: Instant::now(),
             last_look: Instant::now(),
             background_sync: None,
-            has_reported_failed_sync: false,
+            has_reported_write_failure: false,
             held: Vec::new(),
             waiting: Vec::new(),
             accept_again: false,
@@ -463,14 +463,14 @@ impl EventLoop {
         }
     }
 
-    /// Says once, to who runs the server, that a sync has failed.
-    fn report_failed_sync(&mut self) {
-        if !self.has_reported_failed_sync
-            && let Some(failure) = self.server.keyspace.sync_failure()
+    /// Says once, to who runs the server, that the store takes no more writes.
+    fn report_write_failure(&mut self) {
+        if !self.has_reported_write_failure
+            && let Some(failure) = self.server.keyspace.write_failure()
         {
-            self.has_reported_failed_sync = true;
+            self.has_reported_write_failure = true;
             eprintln!(
-                "hedgerow: a sync failed, and writes are refused from now on; reads go on: {} (at {} ms since 1970)",
+                "hedgerow: writes are refused from now on, and reads go on: {} (at {} ms since 1970)",
                 failure.message, failure.at_ms
             );
         }
@@ -592,7 +592,7 @@ impl EventLoop {
     /// Looks at the limits of time, and removes some of what has expired.
     fn tick(&mut self) {
         self.last_tick = Instant::now();
-        self.report_failed_sync();
+        self.report_write_failure();
         self.server.rates.sample(self.last_tick, self.server.totals());
         if self.last_tick.duration_since(self.last_look) >= LOOK {
             self.last_look = self.last_tick;
@@ -673,7 +673,7 @@ impl EventLoop {
         self.listeners.clear();
         self.tiered.iter_mut().for_each(|workers| workers.persister.stop());
         self.finish_syncs();
-        self.report_failed_sync();
+        self.report_write_failure();
         let store_has_answered = self.attempts.as_mut().is_none_or(Attempts::stop);
         self.finish_steps();
         if !store_has_answered {

@@ -67,9 +67,9 @@ impl Failure {
         Failure(Cow::Owned(text))
     }
 
-    /// A sync failed: nothing becomes durable any more, and writes are refused.
-    pub fn failed_sync(why: &str) -> Failure {
-        Failure::new(format!("MISCONF writes are refused after a failed sync: {why}"))
+    /// The store takes no more writes, and makes nothing durable any more.
+    pub fn writes_refused(why: &str) -> Failure {
+        Failure::new(format!("MISCONF writes are refused: {why}"))
     }
 
     /// The reply's text.

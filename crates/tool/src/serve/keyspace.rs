@@ -7,7 +7,7 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use hedgerow::{AtHandOnly, Db, Missing, Schema, SyncFailure, Type, Value};
+use hedgerow::{AtHandOnly, Db, Missing, Schema, SyncFailure, Type, Value, WriteFailure};
 use hedgerow_device::{Clock, Random};
 use hedgerow_row::pairs::PairDb;
 
@@ -204,6 +204,15 @@ impl Keyspace {
     pub fn sync_failure(&self) -> Option<SyncFailure> {
         match self {
             Keyspace::Tiered(keys) => keys.db().sync_failure(),
+            Keyspace::Pairs(_) => None,
+        }
+    }
+
+    /// Why the store takes no more writes, if it takes none.
+    #[inline]
+    pub fn write_failure(&self) -> Option<WriteFailure> {
+        match self {
+            Keyspace::Tiered(keys) => keys.db().write_failure(),
             Keyspace::Pairs(_) => None,
         }
     }

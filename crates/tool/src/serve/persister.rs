@@ -80,8 +80,8 @@ impl Persister {
     }
 }
 
-/// What to tell those who waited for a sync that failed, or that was refused because an earlier one had.
+/// What to tell those who waited for a sync that failed, or that was refused because the store had been closed for writing.
 fn why(db: &Db, error: &Error) -> Failure {
-    let failure = db.sync_failure();
-    Failure::failed_sync(failure.as_ref().map_or(error.message(), |failure| &failure.message))
+    let failure = db.write_failure();
+    Failure::writes_refused(failure.as_ref().map_or(error.message(), |failure| &failure.message))
 }

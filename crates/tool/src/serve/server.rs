@@ -278,16 +278,16 @@ impl Server {
         }
     }
 
-    /// Refuses what changes the store or is to become durable: where the store was opened for reading only, and once a sync has
-    /// failed, for nothing becomes durable any more.
+    /// Refuses what changes the store or is to become durable: where the store was opened for reading only, and once a sync, or whatever else
+    /// closes it for writing, has failed: nothing becomes durable any more.
     #[inline]
     pub fn check_writable(&self) -> Outcome<()> {
         if self.settings.read_only {
             return Err(Failure::READ_ONLY);
         }
-        match self.keyspace.sync_failure() {
+        match self.keyspace.write_failure() {
             None => Ok(()),
-            Some(failure) => Err(Failure::failed_sync(&failure.message)),
+            Some(failure) => Err(Failure::writes_refused(&failure.message)),
         }
     }
 

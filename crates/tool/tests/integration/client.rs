@@ -113,7 +113,11 @@ impl Server {
         Server::start_with(options, |options, clock| Db::open_at(tiers, options, clock))
     }
 
-    fn start_with(options: &[&str], open: impl FnOnce(Options, Clock) -> hedgerow::Result<Db>) -> Server {
+    /// Over what `open` opens.
+    pub(crate) fn start_with(
+        options: &[&str],
+        open: impl FnOnce(Options, Clock) -> hedgerow::Result<Db>,
+    ) -> Server {
         let line = [&["serve", "--listen", "127.0.0.1:0"], options].concat();
         Server::run(serve::prepare_with(&Cli::parse_from(line).args, Clock::system(), open).unwrap())
     }

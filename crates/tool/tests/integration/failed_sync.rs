@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use hedgerow_device::{CrashModel, CrashSim};
+use hedgerow::{Db, Schema, Type};
+use hedgerow_device::{CapacityTier, CrashModel, CrashSim, FastTier, Fault, FileCall, Refusal};
 use hedgerow_sim::eventually;
 
 use crate::client::{Client, Server};
@@ -68,6 +69,50 @@ fn everybody_is_told_of_a_failed_sync() {
         assert!(field(&mut client, "hedgerow", "sync_failed_at_ms").len() >= 13, "{place}");
         let says = server.stop_failed();
         assert!(says.contains(CAUSE), "{place}: {says}");
+    }
+}
+
+/// What else closes the store for writing is told as a failed sync is: an edit of the manifest of sorted tables fails, and no sync of the log.
+#[test]
+fn everybody_is_told_of_a_failed_edit() {
+    for durability in ["immediate", "interval:20ms", "process"] {
+        let sim = CrashSim::new(CrashModel::Pages, 64 << 20);
+        let mut opened = None;
+        let server = Server::start_with(&["--durability", durability], |options, clock| {
+            let tiers = (FastTier::simulated(&sim), CapacityTier::simulated(&sim));
+            let db = Db::open_at(tiers, options, clock)?;
+            opened = Some(db.clone());
+            Ok(db)
+        });
+        let mut client = server.client();
+        client.script(&[("SET a 1", "OK"), ("SAVE", "OK")]);
+        let db = opened.unwrap();
+        let loaded = db.create_table("loaded", Schema::new().field("n", Type::U64)).unwrap();
+        let load = |n: u64| loaded.load(|loader| loader.push(b"key", &hedgerow::row! { n: n }));
+        // The first makes the manifest. Of every one after it one sync more comes through, until one of an edit does not.
+        load(0).unwrap();
+        let mut after = 0;
+        while db.write_failure().is_none() {
+            sim.fail_file_calls(FileCall::Sync, Fault { after, sticky: false, refusal: Refusal::Io });
+            let outcome = load(after);
+            sim.clear_faults();
+            after += 1;
+            assert!(after < 40, "no sync of an edit was refused: {outcome:?}");
+        }
+        let cause = "an edit of the manifest of sorted tables failed";
+        let is_refused = |reply: &str| reply.starts_with("(MISCONF ") && reply.contains(cause);
+        for command in ["SET c 1", "DEL a", "HSET h f 1", "SAVE", "BGSAVE", "WAIT 0 0", "WAITAOF 1 0 0"] {
+            let reply = client.run(command);
+            assert!(is_refused(&reply), "{durability}, {command}: {reply}");
+        }
+        assert_eq!(client.run("GET a"), "\"1\"", "reads go on");
+        assert_eq!(field(&mut client, "persistence", "aof_last_write_status"), "err");
+        assert_eq!(field(&mut client, "hedgerow", "sync_failure"), "");
+        assert!(field(&mut client, "hedgerow", "write_failure").contains(cause));
+        assert!(field(&mut client, "hedgerow", "write_failed_at_ms").len() >= 13);
+        drop((loaded, db));
+        let says = server.stop_failed();
+        assert!(says.contains(cause), "{durability}: {says}");
     }
 }
 

@@ -149,7 +149,7 @@ fn memory(server: &Server, out: &mut String) -> std::fmt::Result {
 
 fn persistence(server: &Server, out: &mut String) -> std::fmt::Result {
     let metrics = server.keyspace.db().map(Db::metrics).unwrap_or_default();
-    let status = if metrics.sync_failure.is_some() { "err" } else { "ok" };
+    let status = if metrics.write_failure.is_some() { "err" } else { "ok" };
     let seconds = |time: Option<Duration>| time.map_or(-1, |time| time.as_secs() as i64);
     writeln!(out, "loading:0\nasync_loading:0")?;
     let changes = metrics.sequence.saturating_sub(metrics.durable_sequence);
@@ -300,6 +300,7 @@ fn of_fast_tier(metrics: &Metrics) -> Vec<(&'static str, u64)> {
         ("sequence", metrics.sequence),
         ("durable_sequence", metrics.durable_sequence),
         ("sync_failed_at_ms", metrics.sync_failure.as_ref().map_or(0, |failure| failure.at_ms)),
+        ("write_failed_at_ms", metrics.write_failure.as_ref().map_or(0, |failure| failure.at_ms)),
         ("write_throttle_ns_per_kib", metrics.write_throttle_ns_per_kib),
         ("write_throttle_ns", metrics.write_throttle_ns),
         ("oldest_snapshot_age_ms", metrics.oldest_snapshot_age_ms.unwrap_or(0)),
@@ -363,6 +364,8 @@ fn hedgerow(server: &Server, out: &mut String) -> std::fmt::Result {
     writeln!(out, "backup_bytes:{}\nbackup_bytes_copied:{}", backup.total, backup.copied)?;
     let failure = server.keyspace.sync_failure();
     writeln!(out, "sync_failure:{}", failure.map_or_else(String::new, |failure| failure.message))?;
+    let failure = server.keyspace.write_failure();
+    writeln!(out, "write_failure:{}", failure.map_or_else(String::new, |failure| failure.message))?;
     let Some(db) = server.keyspace.db() else { return Ok(()) };
     of_fast_tier(&db.metrics()).iter().try_for_each(|(name, value)| writeln!(out, "{name}:{value}"))
 }
