@@ -95,6 +95,9 @@ impl Engine {
     pub(crate) fn sweep_due(&self) {
         let mut owed = Duration::ZERO;
         for due in self.log.due(self.clock.now_ms()) {
+            if self.scheduler.is_stopped() {
+                return;
+            }
             let began_ns = self.clock.monotonic_ns();
             let swept = self.sweep_segment(due.extent);
             let rests = if swept.removed * WORTH_SHARE >= swept.records { 1 } else { RESTS_FOR_FEW };
@@ -238,6 +241,9 @@ impl Engine {
     fn sweep_all(&self, passes: &mut HashMap<u32, Pass>) {
         passes.retain(|&id, _| self.catalog.by_id(id).is_some());
         for table in self.catalog.all() {
+            if self.scheduler.is_stopped() {
+                return;
+            }
             let id = table.id.load(Ordering::Relaxed);
             if table.levels.tombstones_to_set_apart() > 0 && self.snapshots.are_none() {
                 let pass = passes.entry(id).or_default();

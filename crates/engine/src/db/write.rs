@@ -308,7 +308,7 @@ impl Engine {
             NoSpace::Full(refused) => refused,
         };
         let extents = (bytes as u64 + SEGMENT_HEADER_BYTES).div_ceil(self.log.extent_bytes()) as u32;
-        if self.is_hopeless(extents, refused.claim) || waits.are_enough() || !self.options.background {
+        if self.is_hopeless(extents, refused.claim) || waits.are_enough() || !self.has_gc_thread() {
             return Err(self.full(no_space));
         }
         if !self.options.wait_for_space {
@@ -324,7 +324,7 @@ impl Engine {
     /// Waits for rows to leave a full index. The extents that they leave come back after their keys are gone.
     fn wait_for_index(&self, full: Error, waits: &mut SpaceWaits) -> Result<()> {
         let returns = self.log.space().returns();
-        if !self.may_gain_index() || waits.are_enough() || !self.options.background {
+        if !self.may_gain_index() || waits.are_enough() || !self.has_gc_thread() {
             return Err(full);
         }
         if !self.options.wait_for_space {
@@ -334,6 +334,11 @@ impl Engine {
         }
         waits.record(self.await_gc_cycle(returns, WAIT));
         Ok(())
+    }
+
+    /// Whether somebody frees what can be freed. Once the store is being closed nobody does, and whoever waits is what closing waits for.
+    fn has_gc_thread(&self) -> bool {
+        self.options.background && !self.scheduler.is_stopped()
     }
 
     /// Whether gc can free nothing. Victims that a cycle has begun to empty are nowhere to be seen: the look counts only between cycles.
@@ -360,7 +365,7 @@ impl Engine {
             WaitOutcome::Progress => true,
             WaitOutcome::Idle => false,
             // A store without threads has nobody who would answer.
-            WaitOutcome::Unanswered => self.options.background,
+            WaitOutcome::Unanswered => self.has_gc_thread(),
         }
     }
 

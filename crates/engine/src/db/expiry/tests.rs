@@ -7,7 +7,7 @@ use hedgerow_device::{Clock, CrashModel, CrashSim, FastTier, Random};
 use super::*;
 use crate::db::fixture::options;
 use crate::gc::victims::Need;
-use crate::{Batch, Db, Expiry, Schema, Table, Value};
+use crate::{Batch, Db, Expiry, Options, Schema, Table, Value};
 
 fn open(sim: &CrashSim, now_ms: u64) -> (Db, Table, Clock) {
     let clock = Clock::manual(now_ms);
@@ -54,6 +54,37 @@ fn the_sweeper_forgets_tables_that_are_gone() {
     db.drop_table("t").unwrap();
     table.engine().sweep_all(&mut positions);
     assert!(positions.is_empty());
+}
+
+/// Threads that free room have ended by then: neither the sweeper, which closing waits for, nor a writer waits for what they would free.
+#[test]
+fn nobody_waits_for_room_in_a_store_that_is_being_closed() {
+    let sim = CrashSim::new(CrashModel::Pages, 12 << 20);
+    let clock = Clock::manual(1_000);
+    let options = Options { background: true, ..options() };
+    let db = Db::open_at(FastTier::simulated(&sim), options, clock.clone()).unwrap();
+    let [table, expiring] = ["t", "expiring"].map(|name| db.create_table(name, Schema::flat()).unwrap());
+    put(&expiring, 1, Some(5_000));
+    let text = [7; 20];
+    let full =
+        (0..u64::MAX).find_map(|n| table.put(&n, &[("value", Value::Bytes(&text))]).err().map(|e| (n, e)));
+    let (rows, full) = full.unwrap();
+    assert_eq!(full.kind(), ErrorKind::Full, "{full}");
+    let engine = table.engine();
+    engine.scheduler.stop();
+    let began = std::time::Instant::now();
+    let refused = (0..rows).find_map(|n| table.delete(&n).err()).expect("room for deletes ends, too");
+    assert_eq!(refused.kind(), ErrorKind::Full, "{refused}");
+    assert!(engine.may_gain_space(), "there is nothing to wait for: the test proves nothing");
+    let refused = table.put(&rows, &[("value", Value::Bytes(&text))]).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Full, "{refused}");
+    let _snapshot = db.snapshot();
+    clock.advance_ms(5_000);
+    engine.sweep_due();
+    engine.sweep_all(&mut HashMap::new());
+    assert_eq!(db.metrics().expired, 0, "there was room: the test proves nothing");
+    drop(db.clone().close());
+    assert!(began.elapsed().as_secs() < 30, "{:?}", began.elapsed());
 }
 
 /// Nothing is left of them but the records: no tombstone in the log, no entry of the index. A kill brings none back.
