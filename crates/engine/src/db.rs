@@ -185,14 +185,14 @@ impl Db {
         }
         let tier = Arc::new(FastTier::open_file_read_only(&file)?);
         witness.check(&tier)?;
-        let options = Options { create: false, background: false, ..options };
         Db::open_at(Tiers::in_directory(tier, path), options, clock)
     }
 
     /// Opens a store on a given fast tier: DRAM, emulated persistent memory, a crash simulation. With a capacity tier beside it as `(fast, capacity)`.
+    /// On a tier that is only read the store is only read, whatever the options say.
     ///
     /// # Errors
-    /// As [`Db::open_with`].
+    /// As [`Db::open_with`]; `Invalid` if the store is only to be read ([`Options::read_only`]) and the tier can be written to.
     pub fn open_on(tiers: impl Into<Tiers>, options: Options) -> Result<Db> {
         Db::open_at(tiers, options, Clock::system())
     }
@@ -202,8 +202,16 @@ impl Db {
     /// # Errors
     /// As [`Db::open_with`].
     pub fn open_at(tiers: impl Into<Tiers>, options: Options, clock: Clock) -> Result<Db> {
+        let (tiers, mut options) = (tiers.into(), options);
+        if tiers.fast.is_read_only() {
+            (options.create, options.background) = (false, false);
+        } else if options.read_only {
+            return Err(Error::invalid(
+                "a store that is only to be read needs a fast tier that is only read",
+            ));
+        }
         let background = options.background;
-        let engine = Arc::new(Engine::open(tiers.into(), options, clock)?);
+        let engine = Arc::new(Engine::open(tiers, options, clock)?);
         let handle = Arc::new(Handle { engine: Arc::clone(&engine), closed: Mutex::new(None) });
         if background {
             // If it fails, the handle closes the store, and so ends what was started.

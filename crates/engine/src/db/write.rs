@@ -297,7 +297,11 @@ impl Engine {
         no_space: NoSpace,
         waits: &mut SpaceWaits,
     ) -> Result<()> {
-        check_fits(&self.log, bytes)?;
+        match &no_space {
+            // A log that takes no writes says why, whatever it has room for.
+            NoSpace::Failed(error) if error.kind() != ErrorKind::Full => {}
+            _ => check_fits(&self.log, bytes)?,
+        }
         let refused = match no_space {
             // The index is full, not the log; but perhaps of what was cleared.
             NoSpace::Failed(error) if error.kind() == ErrorKind::Full && self.free_garbage() => return Ok(()),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use hedgerow::{Db, ErrorKind, Expiry, Options, Schema, Type, Value, row};
-use hedgerow_device::Random;
+use hedgerow_device::{CrashModel, CrashSim, FastTier, Random};
 use hedgerow_sim::Scratch;
 
 fn options() -> Options {
@@ -109,6 +109,38 @@ fn a_closed_store_takes_no_writes() {
     db.close().unwrap();
     assert!(table.exists(b"1").unwrap());
     assert_eq!(table.put(b"2", &row! { value: b"y" }).unwrap_err().kind(), ErrorKind::Closed);
+}
+
+/// What is asked for is had, or refused: on a tier that can be written to nothing is made, and nothing of a store that is there changes.
+#[test]
+fn a_given_tier_is_only_read_if_it_says_so() {
+    let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
+    let open = |options: Options| Db::open_on(FastTier::simulated(&sim), options);
+    let refused = |sim: &CrashSim| {
+        let before = sim.ops();
+        for background in [false, true] {
+            let error = open(Options { background, ..options() }.read_only(true)).map(drop).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+        }
+        assert_eq!(sim.ops(), before, "something was written");
+    };
+    refused(&sim);
+    let db = open(options()).unwrap();
+    db.create_table("t", Schema::flat()).unwrap().put(b"1", &row! { value: b"x" }).unwrap();
+    db.close().unwrap();
+    refused(&sim);
+    // One that is only read needs no option that says so.
+    let scratch = Scratch::new("read-only-tier");
+    let db = Db::open_with(&scratch.0, options()).unwrap();
+    db.create_table("t", Schema::flat()).unwrap().put(b"1", &row! { value: b"x" }).unwrap();
+    db.close().unwrap();
+    for read_only in [false, true] {
+        let tier = FastTier::open_file_read_only(&scratch.0.join(hedgerow::FAST_TIER_FILE)).unwrap();
+        let db = Db::open_on(tier, options().read_only(read_only)).unwrap();
+        let table = db.table("t").unwrap();
+        assert!(table.exists(b"1").unwrap());
+        assert_eq!(table.put(b"2", &row! { value: b"y" }).unwrap_err().kind(), ErrorKind::ReadOnly);
+    }
 }
 
 /// Opened for reading only: all is read, nothing is written, and every write says why not.
