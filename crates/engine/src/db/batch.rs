@@ -349,13 +349,36 @@ impl Engine {
         }
         // What depends on rows is folded when they can not change.
         let folded = (!batch.staged.depends()).then(|| batch.staged.folded(self.clock.now_ms()));
-        match &folded {
-            Some(writes) => self.learn_names(&batch.staged, writes)?,
-            None => self.prepare_dependents(&batch.staged)?,
+        let prepared = self.prepare(&batch.staged, folded.as_deref())?;
+        self.write_prepared(batch, folded.as_deref(), prepared)
+    }
+
+    /// What a batch needs before all writers wait for it. Returns the versions of its tables' schemas as they were before.
+    fn prepare(&self, staged: &Staged, folded: Option<&[StagedWrite]>) -> Result<SmallVec<[u16; 4]>> {
+        let versions = staged.schema_versions();
+        match folded {
+            Some(writes) => self.learn_names(staged, writes)?,
+            None => self.prepare_dependents(staged)?,
         }
+        Ok(versions)
+    }
+
+    fn write_prepared(
+        self: &Arc<Self>,
+        batch: &Batch,
+        folded: Option<&[StagedWrite]>,
+        mut prepared: SmallVec<[u16; 4]>,
+    ) -> Result<()> {
         let (mut waits, mut unseen) = (SpaceWaits::default(), Unseen::default());
         loop {
-            match self.see_and_try(batch, folded.as_deref(), &unseen)? {
+            let tried = self.see_and_try(batch, folded, &unseen);
+            let lacks_name = tried.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound);
+            if lacks_name && batch.staged.schema_versions() != prepared {
+                // A field may have been dropped since its name was looked up. An open table learns it once more, as for a single write.
+                prepared = self.prepare(&batch.staged, folded)?;
+                continue;
+            }
+            match tried? {
                 Attempt::Done(sequence, bytes) => {
                     self.make_durable(sequence)?;
                     self.throttle((batch.len(), bytes));

@@ -347,6 +347,11 @@ impl Staged {
         &self.runs[write.run].table
     }
 
+    /// The versions that the tables' schemas have now.
+    pub(super) fn schema_versions(&self) -> SmallVec<[u16; 4]> {
+        self.runs.iter().map(|run| run.table.schema.load().version()).collect()
+    }
+
     /// Whether some of the tables may have rows in sorted tables.
     pub(super) fn may_be_below(&self) -> bool {
         self.runs.iter().any(|run| run.table.below())

@@ -37,6 +37,39 @@ fn a_chain_that_a_batch_fills_is_left_for_consolidation() {
     db.check_counts().unwrap();
 }
 
+/// Its names are looked up before all writers are locked out. An open table learns them once more, as for a single write; of another table a field that
+/// is gone is gone.
+#[test]
+fn a_field_that_is_dropped_after_its_name_was_looked_up_is_learned_again() {
+    let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
+    let (db, fixed) = open(&sim);
+    let open = db.create_table("open", Schema::open()).unwrap();
+    let both = [("a", Value::Bytes(b"1")), ("b", Value::Bytes(b"2"))];
+    open.put(b"first", &both).unwrap();
+    let write = |batch: &Batch, meanwhile: &dyn Fn()| {
+        let folded = (!batch.staged.depends()).then(|| batch.staged.folded(1_000));
+        let prepared = db.engine.prepare(&batch.staged, folded.as_deref()).unwrap();
+        meanwhile();
+        db.engine.write_prepared(batch, folded.as_deref(), prepared)
+    };
+    for depends in [false, true] {
+        let mut batch = Batch::new();
+        batch.put(&open, b"key", &both).unwrap();
+        if depends {
+            batch.update_existing(&open, b"first", &both).unwrap();
+        }
+        write(&batch, &|| open.drop_field("b").unwrap()).unwrap();
+        let row = open.get(b"key").unwrap().unwrap();
+        assert_eq!(["a", "b"].map(|name| row.get(name).unwrap().to_owned()), both.map(|(_, v)| v.to_owned()));
+        drop(row);
+        assert!(open.delete(b"key").unwrap());
+    }
+    let mut batch = Batch::new();
+    batch.put(&fixed, b"key", &[("n", Value::Int(1)), ("text", Value::Str("x"))]).unwrap();
+    let error = write(&batch, &|| fixed.drop_field("text").unwrap()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+}
+
 #[test]
 fn writes_that_are_folded_keep_their_bytes() {
     let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
