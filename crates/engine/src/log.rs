@@ -577,7 +577,8 @@ impl Log {
     }
 
     /// Seals all appenders, makes everything durable, and marks the store as closed in order. `has_changes` says, once no more
-    /// can be written, whether the log holds changes of the catalog that the root's catalog does not.
+    /// can be written, whether the log holds changes of the catalog that the root's catalog does not. No collection is under way, which would have
+    /// the headers of its victims to itself.
     pub(crate) fn close(&self, has_changes: impl FnOnce() -> bool) -> Result<()> {
         if self.tier.is_read_only() {
             return Ok(());
@@ -596,8 +597,8 @@ impl Log {
         let extents: Vec<u32> = segments.used.keys().copied().collect();
         for extent in extents {
             let Some(segment) = segments.used.get_mut(&extent) else { continue };
-            // A collection that is under way has victims' headers to itself; one that stays as it is, is right.
-            if segment.in_header != (segment.end, true) && !segment.in_gc {
+            // Victims that wait for a reader or a snapshot, too: what is copied of a closed store are sealed segments.
+            if segment.in_header != (segment.end, true) && !segment.is_freed {
                 segment.in_header = (segment.end, true);
                 let (header, first) = (header_of(segment, SegmentState::Sealed), segment.next_copy);
                 self.write_header(extent, first, &header)?;

@@ -241,8 +241,11 @@ impl Engine {
         // What waits for nobody any more is free then, and need not be remembered.
         drop(self.free_what_was_emptied());
         let stored = self.catalog.checkpoint(&self.log);
+        // Nobody frees a segment whose header is written. Threads have ended, but whoever has the store may collect by hand.
+        let alone = self.gc.lock.write();
         // What was changed since, by whoever still had a table, is in the log alone and counts from there.
         self.log.close(|| self.catalog.has_logged_changes()).and(stored)?;
+        drop(alone);
         // Without it the log is walked.
         drop(self.save_index());
         Ok(())

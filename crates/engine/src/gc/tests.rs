@@ -57,7 +57,7 @@ fn a_copy_that_came_too_late_is_not_there_after_a_kill() {
     db.check_counts().unwrap();
 }
 
-/// Closing leaves the headers of segments alone that a collection is about to free, or has freed.
+/// Closing leaves the headers of segments alone that a collection has freed. What it was about to free is there still.
 #[test]
 fn a_close_does_not_bring_freed_segments_back() {
     let sim = CrashSim::new(CrashModel::Pages, 32 << 20);

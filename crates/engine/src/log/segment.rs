@@ -262,6 +262,8 @@ pub(crate) struct Segment {
     pub(crate) next_copy: u8,
     /// Gc is at work on it, or waits for readers and snapshots to let go of it.
     pub(crate) in_gc: bool,
+    /// Its header says that it is free, or is about to: it is in use only until its extents are given back.
+    pub(crate) is_freed: bool,
     /// A table went while it was in use: it may hold rows of it that are not counted as obsolete.
     pub(crate) miscounted: bool,
     /// Bytes of records of tables that are gone, and of changes of the catalog, as far as they have been counted among the obsolete.
@@ -292,6 +294,7 @@ impl Segment {
             durable_end: header.durable_end,
             next_copy: 0,
             in_gc: false,
+            is_freed: false,
             miscounted: false,
             vanished: 0,
             quarantined: false,

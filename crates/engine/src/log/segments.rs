@@ -380,9 +380,10 @@ impl Log {
         self.check_writable()?;
         let mut headers = Vec::with_capacity(extents.len());
         for &extent in extents {
-            let segments = self.segments.lock();
-            let Some(segment) = segments.used.get(&extent) else { continue };
+            let mut segments = self.segments.lock();
+            let Some(segment) = segments.used.get_mut(&extent) else { continue };
             debug_assert!(self.is_emptied(extent, segment), "who has a place there was not told");
+            segment.is_freed = true;
             headers.push((extent, segment.next_copy, header_of(segment, SegmentState::Free)));
         }
         for (extent, _, header) in &headers {

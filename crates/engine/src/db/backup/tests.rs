@@ -13,7 +13,7 @@ use super::{Summary, restore, restore_with};
 use crate::db::fixture::{Scratch, options};
 use crate::db::lower::tests::alike;
 use crate::inspect::View;
-use crate::{Batch, Db, ErrorKind, Options, Row, Schema, Table, Type, row};
+use crate::{Batch, Db, Durability, ErrorKind, Options, Row, Schema, Table, Type, row};
 
 /// Keys and what each row has, with its version.
 type Rows = Vec<(Vec<u8>, String)>;
@@ -32,6 +32,35 @@ fn rows_of(db: &Db) -> Rows {
 
 pub(in crate::db) fn moving() -> Options {
     Options { fast_tier_bytes_max: 64 << 20, segment_bytes: 256 << 10, ..options() }
+}
+
+/// Victims of gc that a snapshot kept to the end are sealed as all segments are.
+#[test]
+fn a_store_that_was_closed_under_a_snapshot_is_restored() {
+    let scratch = Scratch::new("restore-pinned");
+    let [at, to] = ["store", "to"].map(|name| scratch.at(name));
+    let limits = Options { segment_bytes: 256 << 10, durability: Durability::Process, ..options() };
+    let db = Db::open_with(&at, limits.clone()).unwrap();
+    let table = db.create_table("t", schema()).unwrap();
+    let text = "x".repeat(2_000);
+    let put = |round: u64| {
+        (0..1_000u64).for_each(|n| table.put(&n, &row! { n: n + round, text: text.as_str() }).unwrap());
+    };
+    put(1);
+    let snapshot = db.snapshot();
+    put(2);
+    db.collect().unwrap();
+    assert!(!db.engine().gc.waiting_to_free().is_empty(), "nothing is kept: the test proves nothing");
+    let expected = rows(&table);
+    drop(table);
+    db.close().unwrap();
+    drop(snapshot);
+    let report = restore(&at, &to, |_| Ok(())).unwrap();
+    assert!(report.segments > 0, "{report:?}");
+    for at in [at, to] {
+        assert!(View::open(&at).unwrap().check(|_| ()).unwrap().problems.is_empty());
+        assert_eq!(rows_of(&Db::open_with(&at, limits.clone()).unwrap()), expected);
+    }
 }
 
 fn open(at: &Path) -> Db {
