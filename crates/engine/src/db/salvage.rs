@@ -105,6 +105,7 @@ impl Salvage {
                 is_whole,
                 slot: slot_of(record),
                 is_copy: record.flags() & FLAG_RELOCATED != 0,
+                schema: record.schema_version(),
             });
         }
         for gap in segment.gaps {
@@ -200,6 +201,8 @@ struct Version {
     slot: LogSlot,
     /// Written by gc, in the place of several perhaps.
     is_copy: bool,
+    /// The version of the schema that it was written under.
+    schema: u16,
 }
 
 /// Opens what is left of a store for reading.
@@ -217,7 +220,15 @@ pub(super) fn open_damaged(tiers: Tiers, options: Options) -> Result<(Engine, Op
         // Any row may have had a younger version there; any table may have been dropped since.
         salvage.doubtful_before = u64::MAX;
     }
-    let rank = |v: &Version| (v.is_whole, v.slot.tag() == Tag::Row, v.is_copy);
+    let schemas: HashMap<u32, u16> = engine
+        .catalog
+        .all()
+        .iter()
+        .map(|t| (t.id.load(Ordering::Relaxed), t.schema.load().version()))
+        .collect();
+    // Under a change of the catalog that is lost a copy cannot be read. What it was made of is older than the change, and there still perhaps.
+    let is_ahead = |v: &Version| v.is_copy && schemas.get(&v.table).is_some_and(|&known| v.schema > known);
+    let rank = |v: &Version| (v.is_whole, !is_ahead(v), v.slot.tag() == Tag::Row, v.is_copy);
     versions.sort_unstable_by(|a, b| {
         // Of one version that is there twice, for a page may lie in two places, the whole one.
         let newest_first = b.version.cmp(&a.version).then_with(|| rank(b).cmp(&rank(a)));

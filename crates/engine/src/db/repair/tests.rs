@@ -7,9 +7,9 @@ use hedgerow_device::Random;
 
 use super::{RepairEvent, RepairReport, repair_with};
 use crate::db::backup::tests::{change, fill, moving, schema, sorted_tables};
-use crate::db::fixture::Scratch;
+use crate::db::fixture::{Scratch, options};
 use crate::inspect::View;
-use crate::{Capacity, Db, ErrorKind, Expiry, Options, Result, Table, row};
+use crate::{Capacity, Db, ErrorKind, Expiry, Options, Result, Table, Type, row};
 
 type Rows = BTreeMap<Vec<u8>, String>;
 
@@ -237,6 +237,36 @@ fn an_older_row_below_the_log_stands_for_no_damaged_one() {
     let made = repaired(&at, Capacity::Beside, &to).unwrap();
     made.check(&expected, "a tombstone");
     assert!(!made.rows.contains_key(key(8).as_bytes()) || made.doubtful.contains(key(8).as_bytes()));
+}
+
+/// The change of its fields under which a row was copied is lost with its record: what was copied is there still, and is no lost row.
+#[test]
+fn a_row_that_was_copied_under_a_lost_change_of_fields_is_not_lost() {
+    let scratch = Scratch::new("repair-ahead");
+    let [at, killed, to] = ["store", "killed", "to"].map(|name| scratch.at(name));
+    let db = Db::open_with(&at, options()).unwrap();
+    let table = db.create_table("t", schema()).unwrap();
+    for n in 0..20u64 {
+        table.put(&n, &row! { n: n, text: "row" }).unwrap();
+    }
+    db.persist().unwrap();
+    for round in 1..=u64::from(options().delta_chain_max) {
+        (0..10u64).for_each(|n| table.update(&n, &row! { m: n + round }).unwrap());
+    }
+    let expected = rows(&table);
+    table.add_field("another", Type::U64).unwrap();
+    db.collect().unwrap();
+    assert_eq!(db.metrics().chains_merged, 10);
+    std::fs::create_dir(&killed).unwrap();
+    for name in std::fs::read_dir(&at).unwrap().map(|entry| entry.unwrap().file_name()) {
+        std::fs::copy(at.join(&name), killed.join(&name)).unwrap();
+    }
+    drop((table, db));
+    let fast = killed.join("fast");
+    flip(&fast, only_place(&fast, b"another") + 1);
+    let made = repaired(&killed, Capacity::Beside, &to).unwrap();
+    assert!(!made.damaged.is_empty(), "the change of fields is whole: the test proves nothing");
+    assert_eq!((made.rows, made.lost), (expected, BTreeSet::new()));
 }
 
 /// A row that has moved is in its segment still while a backup needs that: it is not lost with what is there.
