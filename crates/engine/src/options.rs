@@ -217,7 +217,8 @@ pub struct Options {
     /// these keeps all its rows in the log, but those of a [load](crate::Table::load), until the disk is full.
     pub capacity: Capacity,
     /// The most bytes that sorted tables may take. What would take more is refused with [`Full`](crate::ErrorKind::Full). An eighth of
-    /// it, 256 MiB at most, is kept for merging them, and not for rows that move or are loaded. Default: no limit but the disk's, of which rows that move leave 256 MiB.
+    /// it, 256 MiB at most, is kept for merging them, and not for rows that move or are loaded. Where they take more already when the store is opened, nothing but deletes and
+    /// merges is written there until they do not; for these they may take 256 MiB besides, twice what they have at most. Default: no limit but the disk's, of which rows that move leave 256 MiB.
     pub capacity_bytes_max: u64,
     /// How sorted tables that are written are compressed; those that there are stay as they are. Default LZ4, where that saves space.
     pub compression: Compression,

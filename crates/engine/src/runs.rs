@@ -21,7 +21,7 @@ use std::sync::Arc;
 use hedgerow_device::Random;
 use hedgerow_row::schema::body::{DeltaBody, DeltaEntry};
 use smallvec::SmallVec;
-pub(crate) use store::{CapacityPlace, LoadingTable, Runs, RunsSettings, RunsToCopy};
+pub(crate) use store::{CapacityPlace, LoadingTable, RoomFor, Runs, RunsSettings, RunsToCopy};
 pub(crate) use writer::RunWriter;
 
 use crate::Result;

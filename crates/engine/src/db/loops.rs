@@ -21,7 +21,7 @@ const INDEX_LEAD_BYTES: u64 = 4 << 20;
 /// A shorter interval between syncs would be no pause at all.
 const SYNC_INTERVAL_MIN: Duration = Duration::from_millis(1);
 
-/// So much of all runs may be garbage, in percent; so much in a store that nobody writes to, or where what moves found no room in them; and so much where there is no room in them for anything that moves. The range that
+/// So much of all runs may be garbage, in percent; so much in a store that nobody writes to, or where what moves found no room in them; and so much where there is no room in them for anything that moves, or they take more than they may. The range that
 /// has the most of it is merged first in any case.
 const GARBAGE_PERCENT_MAX: [u64; 3] = [30, 8, 1];
 /// How long runs are left alone when there is nothing to be merged.
@@ -117,6 +117,7 @@ impl Engine {
         is_quiet: bool,
     ) -> Result<bool> {
         let garbage_percent_max = GARBAGE_PERCENT_MAX[match self.gc.moves_lack_room() {
+            _ if self.runs.is_exceeded() => 2,
             true if self.runs.room_to_move() < self.log.extent_bytes() => 2,
             lacks_room => usize::from(is_quiet || lacks_room),
         }];

@@ -35,7 +35,7 @@ use crate::index::{Decision, LogSlot, Slot, Tag};
 use crate::log::format::{FLAG_RELOCATED, Record};
 use crate::log::segment::{SEGMENT_HEADER_BYTES, Segment};
 use crate::log::{LogGuard, SegmentWalk};
-use crate::runs::RunWriter;
+use crate::runs::{RoomFor, RunWriter};
 use crate::scheduler::gc_state::{MovedFrom, Pending};
 use crate::space::Claim;
 use crate::sst::{SstKey, SstRecord};
@@ -461,10 +461,9 @@ impl Engine {
         if found.is_empty() {
             return Ok(());
         }
-        // Tombstones are what makes room, once they are merged.
-        let kept = self.runs.kept_for_merges() / if kind == MoveKind::All { 1 } else { 2 };
-        self.runs.check_room_to_move(found.iter().map(|movable| u64::from(movable.bytes)).sum(), kept)?;
-        let mut run = RunWriter::of_move(&self.runs, &self.log, found.len(), kept);
+        let purpose = if kind == MoveKind::All { RoomFor::Rows } else { RoomFor::Tombstones };
+        self.runs.check_room_to_move(found.iter().map(|movable| u64::from(movable.bytes)).sum(), purpose)?;
+        let mut run = RunWriter::of_move(&self.runs, &self.log, found.len(), purpose);
         let (mut bytes, mut paced) = (0, 0);
         for (i, movable) in found.iter().enumerate() {
             if let Some(next) = found.get(i + PAGES_AHEAD) {

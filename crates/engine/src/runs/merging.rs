@@ -634,7 +634,7 @@ impl Runs {
                 self.merges.lacked_room(slice.ranges().map(|range| range.sst.id().number), room);
                 let error = failed(failure.error, failure.files);
                 // Only where room is scarce are such files left alone: a disk that refuses what it seemed to have room for would be asked without end.
-                return if self.is_tight() { Ok(Merged::LacksRoom) } else { Err(error) };
+                return if self.wants_room() { Ok(Merged::LacksRoom) } else { Err(error) };
             }
             Err(failure) => return Err(failed(failure.error, failure.files)),
         };
@@ -651,7 +651,7 @@ impl Runs {
             trimmed_bytes(range, &counting) > 0
                 || range.keys != *range.sst.keys()
                 || gone_bytes(range, store) > 0
-                || self.merges.expired.lock().counting(range, now_ms, self.is_tight()) > 0
+                || self.merges.expired.lock().counting(range, now_ms, self.wants_room()) > 0
         };
         let was_alone = slice.inputs().len() == 1 && slice.inputs.start > 0 && slice.ranges().any(goes_alone);
         let sees_all_newer = slice.inputs.start == 0 || job.upto.is_some() && !was_alone;
@@ -731,11 +731,11 @@ impl Runs {
         self.merges.look_at_expiries(&runs, store.now_ms(), &|| !store.goes_on());
         let weights = self.weights(&runs, store, limits);
         self.merges.set_garbage(weights.iter().map(RunWeight::garbage).sum());
-        let choice = match self.is_tight() {
+        let choice = match self.wants_room() {
             true => self.choose_for_room(&runs, &weights).or_else(|| {
                 // A slice of several runs gives back what it took only when files have gone whole: it is begun where there is room for more than one.
-                let limits = MergeLimits { runs_max: usize::MAX, ..limits };
-                choose(&self.without_too_large(&runs, weights), limits)
+                let runs_max = if self.is_tight() { usize::MAX } else { limits.runs_max };
+                choose(&self.without_too_large(&runs, weights), MergeLimits { runs_max, ..limits })
             }),
             false => choose(&weights, limits),
         }?;
@@ -791,7 +791,7 @@ impl Runs {
         counting: &BTreeMap<u64, u64>,
         (store, limits): (&S, MergeLimits),
     ) -> RunWeight {
-        let (is_free, now_ms, is_tight) = (self.may_merge(run, store), store.now_ms(), self.is_tight());
+        let (is_free, now_ms, wants_room) = (self.may_merge(run, store), store.now_ms(), self.wants_room());
         let (replaced, expired) = (self.merges.replaced.lock(), self.merges.expired.lock());
         let of_range = |range: &OpenRange| RangeWeight {
             keys: range.keys.clone(),
@@ -799,7 +799,7 @@ impl Runs {
             obsolete: replaced.of(range).garbage(limits.covered_percent),
             // What of one that is not free belongs to nobody may be of a table to be.
             gone: if is_free { gone_bytes(range, store) } else { 0 },
-            expired: expired.counting(range, now_ms, is_tight),
+            expired: expired.counting(range, now_ms, wants_room),
             trimmed: trimmed_bytes(range, counting),
         };
         RunWeight { ranges: run.ranges.iter().map(of_range).collect(), is_free }

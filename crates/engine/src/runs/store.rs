@@ -15,6 +15,7 @@ use std::sync::Arc;
 use arc_swap::{ArcSwap, ArcSwapOption, Guard};
 use hedgerow_device::{CapacityTier, WritePath, available_memory_bytes};
 
+pub(crate) use self::room::RoomFor;
 use super::merges::{MergeNumbers, Merges};
 use super::{FoundVersions, OpenRun, OpenRuns};
 use crate::epoch::Guard as EpochGuard;
@@ -184,6 +185,8 @@ pub(crate) struct Runs {
     changing: Mutex<Changing>,
     /// Of all files with a name, and what was reserved for those that are written.
     bytes: AtomicU64,
+    /// See [`Runs::is_exceeded`].
+    excess: AtomicU64,
     /// A table was dropped or cleared since files were last looked at for rows of such.
     tables_gone: AtomicBool,
     /// The files, once they are opened, to whoever must not wait while they change.
@@ -259,6 +262,7 @@ impl Runs {
         }
         let opened = files.open_all(&version)?;
         let bytes: Result<Vec<u64>> = opened.files().iter().map(Sst::file_bytes).collect();
+        let bytes = bytes?.iter().sum();
         (changing.next_number, changing.numbers_end) = (version.next_number, version.next_number);
         let opened_files = ArcSwapOption::from_pointee(files.clone());
         changing.files = Some(files);
@@ -272,7 +276,8 @@ impl Runs {
             settings,
             changing: Mutex::new(changing),
             tables_gone: AtomicBool::new(false),
-            bytes: AtomicU64::new(bytes?.iter().sum()),
+            bytes: AtomicU64::new(bytes),
+            excess: AtomicU64::new(Runs::excess_of(bytes, settings.bytes_max)),
             opened: opened_files,
             records,
         })
@@ -529,7 +534,7 @@ impl Runs {
         let sst = writer.finish(&files.cache).and_then(|sst| {
             let bytes = sst.file_bytes()?;
             // Its index and its filter come last.
-            self.reserve(bytes.saturating_sub(reserved), 0)?;
+            self.reserve(bytes.saturating_sub(reserved), RoomFor::Merges)?;
             self.release(reserved.saturating_sub(bytes));
             reserved = bytes;
             // PERSIST: the name before the edit that gives it.
@@ -582,6 +587,7 @@ impl Runs {
             }
             !is_removed
         });
+        self.lower_excess();
         changing.dropped.len() < before
     }
 

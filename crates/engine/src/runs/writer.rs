@@ -7,6 +7,7 @@ use hedgerow_device::WritePath;
 
 use super::Runs;
 use super::garbage::ReplacedSample;
+use super::store::RoomFor;
 use crate::Result;
 use crate::log::Log;
 use crate::sst::{Sst, SstRecord, SstRecordKind, SstWriter};
@@ -20,8 +21,8 @@ pub(crate) struct RunWriter<'e> {
     runs: &'e Runs,
     log: &'e Log,
     path: WritePath,
-    /// Bytes of the limit that it must leave to others, and that a file has.
-    kept: u64,
+    purpose: RoomFor,
+    /// Bytes that a file has.
     target_bytes: u64,
     writer: Option<SstWriter>,
     /// For what it writes.
@@ -34,12 +35,12 @@ pub(crate) struct RunWriter<'e> {
 }
 
 impl<'e> RunWriter<'e> {
-    /// Of so many `records`, which may replace something in older runs; it leaves `kept` bytes of the limit. Makes no file before there is something to write.
-    pub(crate) fn of_move(runs: &'e Runs, log: &'e Log, records: usize, kept: u64) -> RunWriter<'e> {
+    /// Of so many `records`, which may replace something in older runs. Makes no file before there is something to write.
+    pub(crate) fn of_move(runs: &'e Runs, log: &'e Log, records: usize, purpose: RoomFor) -> RunWriter<'e> {
         let current = runs.current();
         // Rows that move are asked for as much as those beside which they come to lie.
         let path = runs.write_path(log, current.files().iter());
-        let mut writer = RunWriter::on(path, runs, log, kept);
+        let mut writer = RunWriter::on(path, runs, log, purpose);
         writer.replaced = Some(ReplacedSample::new(&current, records));
         writer
     }
@@ -50,20 +51,20 @@ impl<'e> RunWriter<'e> {
         log: &'e Log,
         files: impl Iterator<Item = &'s Sst>,
     ) -> RunWriter<'e> {
-        RunWriter::on(runs.write_path(log, files), runs, log, 0)
+        RunWriter::on(runs.write_path(log, files), runs, log, RoomFor::Merges)
     }
 
     /// Of a table that is in no run: it replaces nothing. No older file is held meanwhile, however long that is.
     pub(crate) fn of_load(runs: &'e Runs, log: &'e Log) -> RunWriter<'e> {
-        RunWriter::on(WritePath::PastPageCache, runs, log, runs.kept_for_merges())
+        RunWriter::on(WritePath::PastPageCache, runs, log, RoomFor::Rows)
     }
 
-    fn on(path: WritePath, runs: &'e Runs, log: &'e Log, kept: u64) -> RunWriter<'e> {
+    fn on(path: WritePath, runs: &'e Runs, log: &'e Log, purpose: RoomFor) -> RunWriter<'e> {
         RunWriter {
             runs,
             log,
             path,
-            kept,
+            purpose,
             target_bytes: runs.target_bytes(),
             writer: None,
             reserved: 0,
@@ -92,9 +93,9 @@ impl<'e> RunWriter<'e> {
         let needed = writer.bytes() + (record.key.len() + record.body_bytes) as u64;
         if needed > self.reserved {
             let more = needed - self.reserved;
-            self.reserved += match self.runs.reserve(more + RESERVE_BYTES, self.kept) {
+            self.reserved += match self.runs.reserve(more + RESERVE_BYTES, self.purpose) {
                 Ok(()) => more + RESERVE_BYTES,
-                Err(_) => self.runs.reserve(more, self.kept).map(|()| more)?,
+                Err(_) => self.runs.reserve(more, self.purpose).map(|()| more)?,
             };
         }
         writer.push(record, fill)?;

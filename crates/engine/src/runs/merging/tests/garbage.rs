@@ -1,6 +1,7 @@
 //! What is garbage, and that merging for it comes to an end, whatever cannot be merged.
 
 use super::*;
+use crate::runs::RoomFor;
 
 /// Rows that were replaced are found by a sample of keys, with no read of the disk.
 #[test]
@@ -248,7 +249,7 @@ fn rows_under_deltas_are_garbage_as_far_as_it_is_said() {
 
 /// Leaves room for so many bytes of files.
 fn leave_room(engine: &Engine, bytes: u64) {
-    engine.runs.reserve(engine.runs.room() - bytes, 0).unwrap();
+    engine.runs.reserve(engine.runs.room() - bytes, RoomFor::Merges).unwrap();
 }
 
 /// Merges what the two newest runs have up to the last key of the newest `of` these.
@@ -272,7 +273,7 @@ fn what_does_not_fit_is_not_tried_again_and_again() {
     };
     assert_eq!(backlog(), 2.0);
     let all = runs.room();
-    runs.reserve(all, 0).unwrap();
+    runs.reserve(all, RoomFor::Merges).unwrap();
     assert_eq!(backlog(), 0.0, "there is room for none");
     runs.release(all);
 
@@ -380,4 +381,44 @@ fn rows_that_expired_are_garbage() {
     db.collect().unwrap();
     assert_eq!(db.table("t").unwrap().len(), 0);
     assert_eq!(db.table("u").unwrap().scan().count(), 600);
+}
+
+/// Sorted tables that take more than they may since the store was opened with less: what is garbage in them goes, by no more room at any time than four slices take, and nothing else is written there meanwhile.
+#[test]
+fn a_limit_below_what_there_is_is_worked_off() {
+    let open = |sim: &CrashSim, capacity_bytes_max| {
+        let tiers = (FastTier::simulated(sim), CapacityTier::simulated(sim));
+        let compression = crate::Compression::None;
+        let options = Options { capacity_bytes_max, compression, ..moving(Durability::Process) };
+        let db = Db::open_at(tiers, options, Clock::manual(1_000)).unwrap();
+        let table = db.ensure_table("t", schema()).unwrap();
+        (db, table)
+    };
+    for quarters in [1, 5] {
+        let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
+        let (db, table) = open(&sim, u64::MAX);
+        put_and_move(&table, 0..3_000);
+        let once = db.engine().runs.bytes().0;
+        put_and_move(&table, 0..1_500);
+        put_and_move(&table, 500..2_500);
+        drop((table, db));
+        let most = once / 4 * quarters;
+        let (db, table) = open(&sim, most);
+        let (engine, runs) = (db.engine(), &db.engine().runs);
+        let (before, mut least) = (runs.bytes().0, runs.bytes().0);
+        assert_eq!(runs.check_room_to_move(1, RoomFor::Rows).unwrap_err().kind(), ErrorKind::Full);
+        let load = table.load(|loader| loader.push(&1i64, &row! { n: 1, text: "x" }));
+        assert_eq!(load.unwrap_err().kind(), ErrorKind::Full);
+        for _ in 0..1_000 {
+            let Some(mut job) = next(engine, 1) else { break };
+            while merge_one(engine, &mut job).unwrap() == Merged::Slice {
+                let there = runs.bytes().0;
+                assert!(there <= least + 4 * TARGET_BYTES, "{there} of {least}");
+                least = least.min(there);
+            }
+        }
+        assert!(least * 20 <= once * 21, "{least} left of {before}, {once} are there");
+        assert_eq!(runs.is_exceeded(), most < once);
+        assert_eq!(table.scan().count(), 3_000);
+    }
 }
