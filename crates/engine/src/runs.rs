@@ -10,6 +10,7 @@ mod expired;
 mod garbage;
 mod merges;
 pub(crate) mod merging;
+mod parked;
 mod store;
 mod writer;
 
@@ -20,6 +21,7 @@ use std::sync::Arc;
 
 use hedgerow_device::Random;
 use hedgerow_row::schema::body::{DeltaBody, DeltaEntry};
+pub(crate) use parked::ParkedWalk;
 use smallvec::SmallVec;
 pub(crate) use store::{CapacityPlace, LoadingTable, RoomFor, Runs, RunsSettings, RunsToCopy};
 pub(crate) use writer::RunWriter;

@@ -294,7 +294,10 @@ impl Iterator for Scan {
                 rows.push_back(row.copy(ids)?);
                 Ok(true)
             };
-            if let Err(error) = self.step(copy, |_| false) {
+            self.unpark();
+            let stepped = self.step(copy, |_| false);
+            self.park();
+            if let Err(error) = stepped {
                 (self.state.finished, self.state.failed) = (true, Some(error));
             }
         }

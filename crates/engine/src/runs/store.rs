@@ -6,6 +6,7 @@
 //!
 //! The directory is made when the first file is: a store that has nothing below its log has none.
 
+mod held_off;
 mod room;
 
 use std::collections::BTreeSet;
@@ -15,8 +16,11 @@ use std::sync::Arc;
 use arc_swap::{ArcSwap, ArcSwapOption, Guard};
 use hedgerow_device::{CapacityTier, WritePath, available_memory_bytes};
 
+pub(crate) use self::held_off::RunsToCopy;
 pub(crate) use self::room::RoomFor;
+use super::cursor::RunsCursor;
 use super::merges::{MergeNumbers, Merges};
+use super::parked::{ParkedWalk, ParkedWalks};
 use super::{FoundVersions, OpenRun, OpenRuns};
 use crate::epoch::Guard as EpochGuard;
 use crate::log::Log;
@@ -26,8 +30,8 @@ use crate::options::CacheMode;
 use crate::sst::{
     BlockCache, RecordCache, Sst, SstId, SstKey, SstOptions, SstWriter, is_foreign_header, store_in_header,
 };
+use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::sync::{Mutex, MutexGuard};
 use crate::{Error, ErrorKind, Options, Result};
 
 /// A file takes no more records once it has so many bytes.
@@ -196,6 +200,7 @@ pub(crate) struct Runs {
     /// Bytes of files that were brought into memory because much of them was read.
     brought: AtomicU64,
     pub(super) merges: Merges,
+    parked: ParkedWalks,
 }
 
 /// What is left of a file in a run when some of its keys went elsewhere.
@@ -271,6 +276,7 @@ impl Runs {
         Ok(Runs {
             brought: AtomicU64::new(0),
             merges: Merges::of_opened(&opened),
+            parked: ParkedWalks::default(),
             current: ArcSwap::from_pointee(opened),
             place,
             settings,
@@ -447,9 +453,9 @@ impl Runs {
         true
     }
 
-    /// Holds off all edits as long as the guard lives: no row moves meanwhile.
-    pub(crate) fn hold_off_edits(&self) -> EditsHeldOff<'_> {
-        EditsHeldOff { runs: self, changing: self.changing.lock() }
+    /// Has a walk rest at a place of its own, made when it first does.
+    pub(crate) fn park(&self, place: &mut Option<Arc<ParkedWalk>>, walk: RunsCursor) {
+        self.parked.park(place, walk, &self.current);
     }
 
     /// Has the generation rise: what was found of a key, or not found, may not be so any more.
@@ -578,6 +584,9 @@ impl Runs {
     fn remove_dropped_files(&self, changing: &mut Changing) -> bool {
         let Some(files) = &changing.files else { return false };
         let before = changing.dropped.len();
+        if before > 0 {
+            self.parked.let_go_unless(&self.current());
+        }
         changing.dropped.retain(|sst| {
             let (is_held, bytes) = (sst.is_held_elsewhere(), sst.file_bytes().unwrap_or(0));
             // One that cannot be removed now stays on the list.
@@ -816,38 +825,6 @@ impl Changing {
     fn version(&self) -> Option<&SstVersion> {
         self.manifest.as_ref().map(SstManifest::version).or(self.read.as_ref())
     }
-}
-
-/// Which sorted tables count does not change as long as this lives.
-pub(crate) struct EditsHeldOff<'r> {
-    runs: &'r Runs,
-    changing: MutexGuard<'r, Changing>,
-}
-
-impl EditsHeldOff<'_> {
-    /// What counts now of tables that are there, for a copy of the store `source` in which all is durable up to `watermark`. No file of it goes as long as the answer
-    /// is held.
-    pub(crate) fn to_copy(
-        &self,
-        (source, watermark): (u128, u64),
-        lives: impl Fn(u32) -> bool,
-    ) -> RunsToCopy {
-        let current = self.runs.current();
-        let is_kept = |sst: &&Sst| sst.tables().iter().any(|known| lives(known.table));
-        let files: Vec<Sst> = current.files().iter().filter(is_kept).cloned().collect();
-        let version = self.changing.version().cloned().unwrap_or_default();
-        let kept: BTreeSet<u64> = files.iter().map(|sst| sst.id().number).collect();
-        RunsToCopy { version: version.of_copy(source, watermark, |number| kept.contains(&number)), files }
-    }
-}
-
-/// The sorted tables that a copy of the store is to have.
-#[derive(Debug)]
-pub(crate) struct RunsToCopy {
-    /// What counts in the copy.
-    pub(crate) version: SstVersion,
-    /// Its files, by rising number.
-    pub(crate) files: Vec<Sst>,
 }
 
 /// A table that is being loaded, as long as this lives.

@@ -18,8 +18,8 @@ use super::super::read::{ReadView, RowRef};
 use super::super::{Snapshot, Table};
 use super::{NEWEST_AHEAD, STEP_MAX, Scan, as_slice};
 use crate::index::{ScanBatch, ScanEnd, Slot};
-use crate::runs::FoundVersions;
 use crate::runs::cursor::RunsCursor;
+use crate::runs::{FoundVersions, ParkedWalk, Runs};
 use crate::sst::{FoundRecord, WalkBlocks};
 use crate::sync::{Backoff, atomic};
 use crate::{Error, ErrorKind, FieldId, Result, Row};
@@ -33,7 +33,9 @@ pub(super) struct RunsAhead {
     content: u32,
     /// Whether there may be something at all.
     below: bool,
-    cursor: RunsCursor,
+    /// None while it is parked.
+    cursor: Option<RunsCursor>,
+    parked: Option<Arc<ParkedWalk>>,
     found: VecDeque<FoundVersions>,
     /// Of the records in `found`.
     bytes: usize,
@@ -65,7 +67,8 @@ impl RunsAhead {
         let (id, below) = (shared.id.load(atomic::Ordering::Acquire), shared.below());
         let runs = if below { Arc::clone(&table.engine().runs.current()) } else { Arc::default() };
         Box::new(RunsAhead {
-            cursor: RunsCursor::new(&runs, id, bounds, reverse, upto),
+            cursor: Some(RunsCursor::new(&runs, id, bounds, reverse, upto)),
+            parked: None,
             content,
             below,
             found: VecDeque::new(),
@@ -77,8 +80,30 @@ impl RunsAhead {
 
     /// Whether what counts for the table is still what it was.
     fn is_current(&self, table: &Table) -> bool {
-        let (shared, is_of) = (table.shared(), || self.cursor.is_of(&table.engine().runs.current()));
+        let is_of = || {
+            let current = table.engine().runs.current();
+            self.cursor.as_ref().is_some_and(|cursor| cursor.is_of(&current))
+        };
+        let shared = table.shared();
         shared.content() == Some(self.content) && shared.below() == self.below && (!self.below || is_of())
+    }
+
+    /// Lets go of the runs if they are replaced before the next step, however long that takes to come.
+    fn park(&mut self, runs: &Runs) {
+        if self.below
+            && let Some(cursor) = self.cursor.take()
+        {
+            runs.park(&mut self.parked, cursor);
+        }
+    }
+
+    /// What was parked, if it is there still: else nothing can be gone on with.
+    fn unpark(&mut self) {
+        if let Some(parked) = &self.parked
+            && self.cursor.is_none()
+        {
+            self.cursor = parked.take();
+        }
     }
 
     /// Whether it can be gone on with: nothing has changed, and it did not end for want of what may have been brought since, or may be waited for now.
@@ -95,9 +120,13 @@ impl RunsAhead {
     }
 
     fn fill_from(&mut self, count: usize, blocks: &mut WalkBlocks<'_>) -> Result<()> {
-        while self.found.len() < count && self.bytes < AHEAD_BYTES && !self.is_at_end && self.failed.is_none()
+        while self.found.len() < count
+            && self.bytes < AHEAD_BYTES
+            && !self.is_at_end
+            && self.failed.is_none()
+            && let Some(cursor) = &mut self.cursor
         {
-            match self.cursor.next(blocks) {
+            match cursor.next(blocks) {
                 Ok(Some(found)) => {
                     self.bytes += bytes_of(&found);
                     self.found.push_back(found);
@@ -168,6 +197,19 @@ impl Scan {
         }
     }
 
+    /// Between two steps of an iterator.
+    pub(super) fn park(&mut self) {
+        if let Some(ahead) = &mut self.state.ahead {
+            ahead.park(&self.table.engine().runs);
+        }
+    }
+
+    pub(super) fn unpark(&mut self) {
+        if let Some(ahead) = &mut self.state.ahead {
+            ahead.unpark();
+        }
+    }
+
     /// [`Scan::step`] over a table that may have rows in sorted tables.
     pub(super) fn step_over_runs(
         &mut self,
@@ -219,10 +261,9 @@ impl Scan {
             }
         }
         match last {
-            Some(last) => *behind = Bound::Excluded(last),
+            Some(last) => (*behind, state.ahead) = (Bound::Excluded(last), Some(ahead)),
             None => state.finished = true,
         }
-        state.ahead = Some(ahead);
         Ok(())
     }
 

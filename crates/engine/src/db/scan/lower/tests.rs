@@ -287,3 +287,45 @@ fn a_scan_for_few_rows_passes_deleted_ones_in_few_steps() {
     (990..1_000u64).for_each(|key| assert!(table.delete(&key).unwrap()));
     assert!(table.is_empty());
 }
+
+/// A scan that nobody steps, or that has come to its end, keeps no file that was replaced; and it shows of each key what is there when it goes on.
+#[test]
+fn a_scan_that_rests_keeps_no_file() {
+    let (_sim, db) = store();
+    let table = table(&db, "t");
+    let runs = &db.engine.runs;
+    let kept = || {
+        runs.remove_dropped();
+        let counting: u64 = runs.files_once().iter().map(|sst| sst.file_bytes().unwrap()).sum();
+        runs.bytes().0 - counting
+    };
+    let load = |n: u64| {
+        let pad = [7; 2_000];
+        table
+            .load(|loader| (0..KEYS).try_for_each(|key| loader.push(&key, &row! { n: n, pad: &pad })))
+            .unwrap();
+    };
+    load(1);
+    let (mut begun, mut ended) = (table.scan(), table.scan());
+    let mut reversed = table.scan().reverse();
+    assert!(begun.next().is_some() && reversed.next().is_some() && ended.by_ref().count() as u64 == KEYS);
+    let snapshot = db.snapshot();
+    let mut of_snapshot = snapshot.scan(&table);
+    assert!(of_snapshot.next().is_some());
+    drop((of_snapshot, snapshot));
+    load(2);
+    assert_eq!(kept(), 0);
+    let rest: Vec<_> = begun.map(|row| read(&row.unwrap())).collect();
+    assert!(rest.iter().map(|(key, _)| *key).eq(1..KEYS), "each comes once");
+    assert!(rest.last().is_some_and(|(_, (n, _))| *n == 2));
+    assert_eq!(reversed.count() as u64, KEYS - 1);
+    assert!(ended.next().is_none());
+    // One that goes on goes by what it read before, if nothing has changed.
+    let mut scan = table.scan();
+    let found: Vec<_> = scan.by_ref().take(100).map(|row| read(&row.unwrap()).0).collect();
+    assert!(found.into_iter().eq(0..100) && scan.count() as u64 == KEYS - 100);
+    for _ in 0..300 {
+        assert!(table.scan().next().is_some());
+    }
+    assert_eq!(kept(), 0);
+}
