@@ -599,6 +599,31 @@ fn a_hash_whose_last_field_was_dropped_is_no_key() {
     client.script(&[("HGETALL users:2", "[\"age\", \"1\"]"), ("HGETALL typed:1", "[\"n\", \"1\"]")]);
 }
 
+/// A table that has as many fields as there may be has no room for what tells of hashes without any, until the field is gone.
+#[test]
+fn a_field_of_a_table_with_all_it_may_have_is_dropped() {
+    let dir = TempDir::new();
+    let server = Server::start_on(dir.path(), &[]);
+    let mut client = server.client();
+    let fields: Vec<String> = (0..1_024).map(|n| format!("f{n} i64 NULLABLE")).collect();
+    assert_eq!(client.run(&format!("HR.CREATE wide {}", fields.join(" "))), "OK");
+    client.script(&[
+        ("HSET wide:1 f0 5", "1"),
+        ("HSET wide:2 f0 6 f1023 7", "2"),
+        ("HR.DROPFIELD wide f0", "OK"),
+        ("EXISTS wide:1", "0"),
+        ("HGETALL wide:2", "[\"f1023\", \"7\"]"),
+        ("HR.DROPFIELD wide f0", "(ERR there is no field \"f0\")"),
+        ("HR.DROPFIELD wide f1", "OK"),
+        ("HR.ADDFIELD wide f0 i64", "OK"),
+        ("HGETALL wide:2", "[\"f1023\", \"7\"]"),
+    ]);
+    drop(client);
+    server.stop();
+    let server = Server::start_on(dir.path(), &[]);
+    server.client().script(&[("EXISTS wide:1", "0"), ("HGETALL wide:2", "[\"f1023\", \"7\"]")]);
+}
+
 #[test]
 fn resp3_has_types_of_its_own() {
     on_every_store(resp3_has_types_of_its_own_on);

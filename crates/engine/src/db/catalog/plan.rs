@@ -30,6 +30,7 @@ enum TableStep {
     Drop(String),
     Clear(String),
     AddField(String, String, Type),
+    DropField(String, String),
 }
 
 impl TableChanges {
@@ -68,6 +69,11 @@ impl TableChanges {
         self.add(TableStep::AddField(table.into(), name.into(), kind))
     }
 
+    /// Adds a [`Table::drop_field`](crate::Table::drop_field). There is room for another field then.
+    pub fn drop_field(&mut self, table: impl Into<String>, name: impl Into<String>) -> &mut TableChanges {
+        self.add(TableStep::DropField(table.into(), name.into()))
+    }
+
     /// How many they are.
     pub fn len(&self) -> usize {
         self.steps.len()
@@ -93,6 +99,9 @@ impl TableChanges {
                 TableStep::Clear(name) => plan.clear(name)?,
                 TableStep::AddField(table, name, kind) => {
                     plan.evolve(table, |schema| schema.with_added(name, *kind, NewField::Nullable))?;
+                }
+                TableStep::DropField(table, name) => {
+                    plan.evolve(table, |schema| schema.with_dropped(name))?
                 }
             }
         }

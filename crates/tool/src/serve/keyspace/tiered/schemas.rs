@@ -82,12 +82,14 @@ impl TieredKeyspace {
     /// Removes a field from a table and so from all its rows.
     pub fn drop_field(&mut self, space: usize, prefix: &[u8], name: &str) -> Outcome<()> {
         let index = self.table_index(space, prefix)?;
-        // Rows that had no other are no keys any more, like those whose fields have expired. What tells to look for such rows is stored
-        // before there are any.
-        if self.tables[index].may_leave_no_field(name.as_bytes()) {
-            self.tables[index].record_expiring_fields(&mut self.writer)?;
-        }
-        self.evolve(space, prefix, |table| table.table().drop_field(name))?;
+        // Rows that had no other are no keys any more, like those whose fields have expired. What tells to look for such rows comes as the field goes:
+        // a table with as many fields as there may be has room for it then.
+        let marks = self.tables[index].may_leave_no_field(name.as_bytes());
+        let db = self.db.clone();
+        self.evolve(space, prefix, |table| match marks {
+            true => table.drop_field_and_mark(&db, name),
+            false => table.table().drop_field(name),
+        })?;
         self.expiries.sweep_all();
         Ok(())
     }

@@ -6,7 +6,7 @@
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-use hedgerow::{FieldId, Table, Type, Value};
+use hedgerow::{Db, FieldId, Table, TableChanges, Type, Value};
 
 use super::overflow_fields;
 use super::writer::Writer;
@@ -204,6 +204,16 @@ impl HashTable {
             self.has_expiring_fields = true;
         }
         Ok(())
+    }
+
+    /// Drops a field and records that rows may have lost theirs, together. What is known of the table is to be read again.
+    pub(super) fn drop_field_and_mark(&self, db: &Db, name: &str) -> hedgerow::Result<()> {
+        let mut changes = TableChanges::new();
+        changes.drop_field(self.table.name(), name);
+        if !self.has_expiring_fields {
+            changes.add_field(self.table.name(), EXPIRING_FIELD, Type::Bool);
+        }
+        db.change_tables(&changes)
     }
 
     /// Refuses an expiry of a field that every row has.
