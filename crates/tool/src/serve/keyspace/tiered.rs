@@ -32,6 +32,7 @@ pub mod hashes;
 pub mod iterate;
 pub mod keys;
 pub mod overflow_fields;
+pub mod overflown;
 pub mod prefetch;
 pub mod schemas;
 pub mod strings;
@@ -41,6 +42,7 @@ pub mod writer;
 
 use expiry::Expiries;
 use overflow_fields::OverflowFieldsTable;
+use overflown::Overflown;
 use table::{HashTable, Seeded};
 use watch::Watches;
 use writer::Writer;
@@ -77,6 +79,8 @@ struct Space {
     strings: Option<Strings>,
     plain: Option<TableIndex>,
     overflow: Option<TableIndex>,
+    /// Of the prefixes that have keys there.
+    overflown: Overflown,
     by_prefix: HashMap<Box<[u8]>, TableIndex, Seeded>,
     /// The same, in the order scans follow.
     in_order: BTreeMap<Box<[u8]>, TableIndex>,
@@ -211,7 +215,10 @@ impl TieredKeyspace {
         let space = &mut self.spaces[table.space()];
         match table.place() {
             Place::Plain => space.plain = None,
-            Place::Overflow => space.overflow = None,
+            Place::Overflow => {
+                space.overflow = None;
+                space.overflown.clear();
+            }
             Place::Prefix(prefix) => {
                 space.by_prefix.remove(prefix);
                 space.in_order.remove(prefix);
@@ -279,13 +286,20 @@ impl TieredKeyspace {
 
     /// Whether a prefix may get a table of its own: its name fits, there are not too many, and no row of it is in the
     /// overflow table already.
-    fn may_open(&self, space: usize, prefix: &[u8]) -> Outcome<bool> {
+    fn may_open(&mut self, space: usize, prefix: &[u8]) -> Outcome<bool> {
         let is_full =
             self.open_tables >= limits::OPEN_TABLES_MAX || self.schema_bytes > limits::SCHEMA_BYTES_MAX;
-        if is_full || !naming::fits(space, prefix) {
+        // To look for keys of the prefix may take a read of the disk.
+        let is_known = || self.space(space).overflown.is_known(prefix, self.now_ms);
+        if is_full || is_known() || !naming::fits(space, prefix) {
             return Ok(false);
         }
-        Ok(!self.has_overflown(space, prefix)?)
+        let has_overflown = self.has_overflown(space, prefix)?;
+        if has_overflown {
+            let now_ms = self.now_ms;
+            self.space_mut(space).overflown.record(prefix, now_ms);
+        }
+        Ok(!has_overflown)
     }
 
     /// Whether rows of `prefix` are in the overflow table.
@@ -378,3 +392,6 @@ impl TieredKeyspace {
         self.fields = fields.into_iter().map(|(id, _)| (id, Value::Null)).collect();
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,7 +7,7 @@ use hedgerow::{FieldId, OwnedValue, RowHandle, RowRef, Value};
 use super::overflow_fields::{self, OverflowFields, OverflowFieldsTable};
 use super::prefetch::PrefetchedKey;
 use super::table::{HashTable, Slot, is_reserved};
-use super::{TableIndex, TieredKeyspace, check_key, limits};
+use super::{Place, TableIndex, TieredKeyspace, check_key, limits, naming};
 use crate::serve::failure::{Failure, Outcome};
 use crate::serve::keyspace::FieldWrite;
 
@@ -746,6 +746,10 @@ impl TieredKeyspace {
         let table = &self.tables[index];
         if table.table().is_known_to_be_empty() {
             return Ok(false);
+        }
+        if let (Place::Overflow, Some((prefix, _))) = (table.place(), naming::split(key)) {
+            // Its last key may go.
+            self.spaces[space].overflown.forget(prefix);
         }
         if table.overflow_fields().is_none() && !table.has_expiring_fields() {
             // A blind delete would cost a log record where most often there is nothing to delete.
