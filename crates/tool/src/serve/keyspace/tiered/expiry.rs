@@ -12,7 +12,7 @@ use hedgerow::{FieldId, RowRef};
 
 use super::hashes::LastExpiry;
 use super::overflow_fields::OverflowFields;
-use super::{TableIndex, TieredKeyspace, Tries, limits};
+use super::{TableIndex, TieredKeyspace, Tries, limits, naming};
 use crate::serve::failure::Outcome;
 use crate::serve::keyspace::cursor::Source;
 
@@ -93,6 +93,38 @@ impl Expiries {
     /// Forgets the fields of databases that have no hashes any more.
     pub fn forget(&mut self, spaces: Range<usize>) {
         self.due.retain(|(_, space, _)| !spaces.contains(&usize::from(*space)));
+        self.due_bytes = self.due.iter().map(|(_, _, key)| key.len()).sum();
+    }
+
+    /// Whether any field is remembered to expire.
+    pub fn has_due(&self) -> bool {
+        !self.due.is_empty()
+    }
+
+    /// How many.
+    #[cfg(test)]
+    pub(super) fn due_count(&self) -> usize {
+        self.due.len()
+    }
+
+    /// Forgets fields of a hash that is gone, which were to expire at these times.
+    pub fn forget_hash(&mut self, space: usize, key: &[u8], at_ms: &[u64]) {
+        if at_ms.is_empty() {
+            return;
+        }
+        let mut due = (0, space as u8, Box::from(key));
+        for &at_ms in at_ms {
+            due.0 = at_ms;
+            if self.due.remove(&due) {
+                self.due_bytes -= key.len();
+            }
+        }
+    }
+
+    /// Forgets the fields of hashes whose table is gone.
+    pub fn forget_table(&mut self, space: usize, prefix: &[u8]) {
+        let is_of_table = |key: &[u8]| naming::split(key).is_some_and(|(of, _)| of == prefix);
+        self.due.retain(|(_, of, key)| usize::from(*of) != space || !is_of_table(key));
         self.due_bytes = self.due.iter().map(|(_, _, key)| key.len()).sum();
     }
 
@@ -419,6 +451,14 @@ mod tests {
         assert_eq!((expiries.due.len(), expiries.due_bytes), (fit - 1, bytes_of(&expiries)));
         expiries.forget(0..1);
         assert_eq!((expiries.due.len(), expiries.due_bytes), (9, 9 * key.len()));
+        expiries.enqueue(3, 1, b"short");
+        expiries.forget_hash(1, b"short", &[2, 3, 4]);
+        assert_eq!((expiries.due.len(), expiries.due_bytes), (9, 9 * key.len()));
+        [&b"t:1"[..], b"t:2", b"tt:1", b"t"].into_iter().for_each(|key| expiries.enqueue(3, 1, key));
+        expiries.forget_table(1, b"t");
+        assert_eq!((expiries.due.len(), expiries.due_bytes), (11, 9 * key.len() + 5));
+        expiries.forget_table(1, b"tt");
+        expiries.forget_hash(1, b"t", &[3]);
         assert_eq!(std::iter::from_fn(|| expiries.take_due(9)).count(), 9);
         assert_eq!((expiries.due_bytes, expiries.take_due(9)), (0, None));
     }

@@ -139,6 +139,17 @@ impl TieredHashView<'_, '_> {
         Ok(first)
     }
 
+    /// When fields expire, in ms since 1970, without those of overflow fields, which may be many.
+    fn own_expiries_ms(&self) -> hedgerow::Result<Vec<u64>> {
+        let mut at_ms = Vec::new();
+        for slot in self.table.slots() {
+            if self.row.has(slot.id)? {
+                at_ms.extend(self.row.field_expires_at_ms(slot.id)?);
+            }
+        }
+        Ok(at_ms)
+    }
+
     /// Like [`TieredHashView::for_each`], without the overflow fields.
     #[inline]
     pub fn for_each_own(&self, mut visit: impl FnMut(&[u8], Value<'_>)) -> hedgerow::Result<()> {
@@ -760,12 +771,16 @@ impl TieredKeyspace {
             return self.writer.delete(self.tables[index].table(), row);
         }
         self.enqueue_orphans(index, row)?;
-        let had_fields = self.hash_at(index, row, |view| view.has_fields())?;
-        if had_fields.is_some() {
-            self.touch(space, key);
-            self.writer.delete(self.tables[index].table(), row)?;
-        }
-        Ok(had_fields.unwrap_or(false))
+        // What is staged may come to nothing, and the hash stays.
+        let forgets = self.expiries.has_due() && !self.writer.is_staging();
+        let found = self.hash_at(index, row, |view| {
+            Ok((view.has_fields()?, if forgets { view.own_expiries_ms()? } else { Vec::new() }))
+        })?;
+        let Some((had_fields, at_ms)) = found else { return Ok(false) };
+        self.touch(space, key);
+        self.writer.delete(self.tables[index].table(), row)?;
+        self.expiries.forget_hash(space, key, &at_ms);
+        Ok(had_fields)
     }
 
     /// Remembers to remove the overflow fields of a row that goes away.

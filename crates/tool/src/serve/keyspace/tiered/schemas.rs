@@ -127,7 +127,9 @@ impl TieredKeyspace {
         let name = self.tables[index].name();
         self.writer.prepare(|| self.db.drop_table(&name))?;
         self.writer.record_change();
-        self.detach(index);
+        if self.detach(index).has_expiring_fields() {
+            self.expiries.forget_table(space, prefix);
+        }
         self.expiries.sweep_all();
         Ok(true)
     }

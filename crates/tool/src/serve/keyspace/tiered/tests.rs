@@ -44,3 +44,24 @@ fn a_prefix_that_stays_in_the_shared_table_is_not_looked_for_at_each_write() {
     set(&mut keyspace, b"q:1", None);
     assert!(has_table(&keyspace, b"q"));
 }
+
+/// What is known of fields that were to expire goes with their hashes.
+#[test]
+fn times_of_hashes_that_are_gone_are_forgotten() {
+    let mut keyspace = open(&Clock::manual(1_000));
+    for n in 0..10u64 {
+        set(&mut keyspace, format!("t:{n}").as_bytes(), Some(50_000 + n));
+        set(&mut keyspace, format!("u:{n}").as_bytes(), Some(50_000));
+    }
+    assert!(keyspace.delete(0, b"t:3").unwrap() && !keyspace.delete(0, b"t:3").unwrap());
+    assert_eq!(keyspace.expiries.due_count(), 19);
+    // What is staged may come to nothing.
+    let staging = keyspace.begin();
+    assert!(keyspace.delete(0, b"t:4").unwrap());
+    keyspace.abandon(staging);
+    assert_eq!((keyspace.expiries.due_count(), keyspace.exists(0, b"t:4").unwrap()), (19, true));
+    assert!(keyspace.drop_table(0, b"t").unwrap());
+    assert_eq!(keyspace.expiries.due_count(), 10);
+    (0..10).for_each(|n| assert!(keyspace.delete(0, format!("u:{n}").as_bytes()).unwrap()));
+    assert!(!keyspace.expiries.has_due());
+}
