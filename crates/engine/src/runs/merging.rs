@@ -630,11 +630,11 @@ impl Runs {
             Ok(None) => return Ok(Merged::Stopped),
             Err(failure) if failure.error.kind() == ErrorKind::Full && slice.inputs().len() == 1 => {
                 // Others may have taken some meanwhile, and given it back.
-                let room = room.min(self.room());
-                self.merges.lacked_room(slice.ranges().map(|range| range.sst.id().number), room);
+                let (room, bytes) = (room.min(self.room()), slice.ranges().map(OpenRange::bytes).sum());
+                let files = slice.ranges().map(|range| range.sst.id().number);
+                let is_for_room = self.lacked_room(files, room, bytes);
                 let error = failed(failure.error, failure.files);
-                // Only where room is scarce are such files left alone: a disk that refuses what it seemed to have room for would be asked without end.
-                return if self.wants_room() { Ok(Merged::LacksRoom) } else { Err(error) };
+                return if is_for_room { Ok(Merged::LacksRoom) } else { Err(error) };
             }
             Err(failure) => return Err(failed(failure.error, failure.files)),
         };

@@ -45,7 +45,7 @@ impl Runs {
         let with = |there: u64| there.checked_add(bytes).filter(|&bytes| bytes <= most - kept);
         match self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, with) {
             Ok(_) => Ok(()),
-            Err(there) => Err(no_room(there, bytes, most, kept)),
+            Err(there) => Err(self.no_room(there, bytes, (most, kept))),
         }
     }
 
@@ -81,7 +81,10 @@ impl Runs {
         let excess = self.excess();
         if excess > 0 {
             let (there, most) = self.bytes();
-            let is_worked_off = there <= most - kept_of(most);
+            // Files from before are as long as they were made, and a merge of one writes before it goes.
+            let longest = self.current().files().iter().filter_map(|sst| sst.file_bytes().ok()).max();
+            let kept = kept_of(most).max(2 * longest.unwrap_or(0));
+            let is_worked_off = there <= most.saturating_sub(kept);
             self.excess.store(if is_worked_off { 0 } else { excess.min(there) }, Ordering::Relaxed);
         }
     }
@@ -91,9 +94,25 @@ impl Runs {
         kept_with(self.excess(), self.settings.bytes_max)
     }
 
-    /// A file takes no more records once it has so many bytes, and a slice of a merge writes one: where little is kept for merges, less.
+    /// A file takes no more records once it has so many bytes, and a slice of a merge writes one: where little is kept for merges, less. By the limit, whatever is there: what is written
+    /// while that is worked off is there afterwards.
     pub(in crate::runs) fn target_bytes(&self) -> u64 {
-        (self.kept_for_merges() / 4).clamp(TARGET_BYTES_MIN, TARGET_BYTES)
+        (kept_of(self.settings.bytes_max) / 4).clamp(TARGET_BYTES_MIN, TARGET_BYTES)
+    }
+
+    /// Files were written anew alone, and there was no room for it: whether because of the limit, of which so much was left for their so many bytes. Only where that is scarce are they left alone: a disk
+    /// that refuses what it seemed to have room for would be asked without end.
+    pub(in crate::runs) fn lacked_room(
+        &self,
+        files: impl Iterator<Item = u64>,
+        room: u64,
+        bytes: u64,
+    ) -> bool {
+        let is_scarce = self.is_tight() || self.is_exceeded() && room < bytes;
+        if is_scarce || !self.is_exceeded() {
+            self.merges.lacked_room(files, room);
+        }
+        is_scarce
     }
 
     /// Whether files have room for less than a slice and what makes room after it.
@@ -138,7 +157,7 @@ impl Runs {
         }
         let (there, (most, kept)) = (self.bytes().0, self.limit(purpose));
         if there.saturating_add(bytes) > most - kept {
-            return Err(no_room(there, bytes, most, kept));
+            return Err(self.no_room(there, bytes, (most, kept)));
         }
         let free = self.disk_room();
         Err(Error::new(
@@ -153,13 +172,19 @@ impl Runs {
     pub(crate) fn release(&self, bytes: u64) {
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
-}
 
-#[cold]
-fn no_room(there: u64, bytes: u64, most: u64, kept: u64) -> Error {
-    let limit = format!(
-        "sorted tables take {there} bytes and would take {bytes} more; the limit is {most} (capacity_bytes_max)"
-    );
-    let of_it = if kept > 0 { format!("; {kept} of it are kept for merges") } else { String::new() };
-    Error::new(ErrorKind::Full, limit + &of_it)
+    #[cold]
+    fn no_room(&self, there: u64, bytes: u64, (most, kept): (u64, u64)) -> Error {
+        let limit = self.settings.bytes_max;
+        let mut message = format!(
+            "sorted tables take {there} bytes and would take {bytes} more; the limit is {limit} (capacity_bytes_max)"
+        );
+        if most > limit {
+            message.push_str(&format!("; what makes room may take {most} until there is no more than that"));
+        }
+        if kept > 0 {
+            message.push_str(&format!("; {kept} of it are kept for merges"));
+        }
+        Error::new(ErrorKind::Full, message)
+    }
 }

@@ -417,7 +417,9 @@ fn a_limit_below_what_there_is_is_worked_off() {
                 least = least.min(there);
             }
         }
-        assert!(least * 20 <= once * 21, "{least} left of {before}, {once} are there");
+        // Small files take more, those of the least size a quarter: each has pages of its own besides its blocks.
+        let percent = if most < once { 130 } else { 110 };
+        assert!(least * 100 <= once * percent, "{least} left of {before}, {once} are there");
         assert_eq!(runs.is_exceeded(), most < once);
         assert_eq!(table.scan().count(), 3_000);
     }
