@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::cached::{CacheWorker, POLL_INTERVAL, Round};
-use super::counters::Count;
 use super::engine::Engine;
 use super::merging::TablesForMerge;
 use crate::runs::merging::{MergeJob, MergeLimits, Merged};
@@ -105,8 +104,7 @@ impl Engine {
     }
 
     fn covered_percent(&self) -> u64 {
-        let (now_ns, scans) = (self.clock.monotonic_ns(), self.counters.sum(Count::Scan));
-        self.runs.covered_percent(now_ns, scans, self.log.last_sequence())
+        self.runs.covered_percent(self.clock.monotonic_ns(), self.log.last_sequence())
     }
 
     /// Merges the next slice of what is begun, or of what there is to be merged; whether there is more.

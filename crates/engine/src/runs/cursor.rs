@@ -263,7 +263,14 @@ impl RunsCursor {
             }
             match self.next_key(blocks) {
                 Some(found) if found.is_empty() => {}
-                found => return Ok(found),
+                found => {
+                    if found.is_some()
+                        && let Some(any) = self.runs.files().first()
+                    {
+                        any.count_walked();
+                    }
+                    return Ok(found);
+                }
             }
         }
     }

@@ -171,7 +171,10 @@ impl ReplacedSample {
                 answers.held += 1;
                 answers.covered += u64::from(delta_bytes.is_some());
                 answers.delta_bytes += delta_bytes.unwrap_or(0);
-                return;
+                // What replaces all that there is replaces what a delta only covered, too.
+                if delta_bytes.is_some() || range.sst.counts().deltas == 0 {
+                    return;
+                }
             }
         }
     }

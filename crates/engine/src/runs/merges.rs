@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{OpenRun, OpenRuns, Runs};
+use super::{OpenRun, OpenRuns};
 use std::sync::Arc;
 
 use super::expired::{Expired, Sample};
@@ -49,21 +49,10 @@ pub(super) struct Merges {
     /// Files for which there was too little room when they were written anew alone, and how much there was.
     too_large: Mutex<BTreeMap<u64, u64>>,
     pub(super) replaced: Mutex<Replaced>,
-    covered: Mutex<CoveredShare>,
+    pub(super) covered: Mutex<CoveredShare>,
     pub(super) expired: Mutex<Expired>,
     /// There were runs when the store was opened, of which it knows nothing yet.
     lacks_opened: AtomicBool,
-}
-
-impl Runs {
-    /// How much of what deltas cover counts as garbage, in percent: by how much is read below, `scans` besides looks for single keys, for so many `writes`, both since the store was opened.
-    pub(crate) fn covered_percent(&self, now_ns: u64, scans: u64, writes: u64) -> u64 {
-        /// A scan comes by as many keys, more or less.
-        const KEYS_A_SCAN: u64 = 16;
-        let looks = self.block_cache().map_or(0, |cache| cache.counts().looks());
-        let looks = looks.saturating_add(scans.saturating_mul(KEYS_A_SCAN));
-        self.merges.covered.lock().percent(now_ns, [looks, writes])
-    }
 }
 
 impl Merges {

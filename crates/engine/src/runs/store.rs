@@ -417,6 +417,12 @@ impl Runs {
         self.current().may_hold(&SstKey::new(table, key))
     }
 
+    /// How much of what deltas cover counts as garbage, in percent: by how much was read below since the store was opened, and so many `writes` were made by now.
+    pub(crate) fn covered_percent(&self, now_ns: u64, writes: u64) -> u64 {
+        let looks = self.block_cache().map_or(0, |cache| cache.counts().looks() + cache.counts().walked());
+        self.merges.covered.lock().percent(now_ns, [looks, writes])
+    }
+
     /// The row that counts of a key, if it is in memory by itself.
     #[inline]
     pub(crate) fn row_in_memory(&self, key: &SstKey, guard: &EpochGuard<'_>) -> Option<FoundVersions> {

@@ -11,13 +11,15 @@ pub(super) enum LookCount {
     Look,
     /// One of those that found nothing.
     FalsePositive,
+    /// A key that a reader's walk came by.
+    Walked,
     /// A block that the cache had.
     CacheHit,
     /// A block that it had not, and has now.
     CacheMiss,
 }
 
-const COUNTS: usize = 4;
+const COUNTS: usize = 5;
 
 /// The counts of all files of a store.
 #[derive(Debug, Default)]
@@ -36,6 +38,11 @@ impl LookCounts {
     /// Looks for a key into a file whose filter did not deny it.
     pub(crate) fn looks(&self) -> u64 {
         self.sum(LookCount::Look)
+    }
+
+    /// Keys that walks came by.
+    pub(crate) fn walked(&self) -> u64 {
+        self.sum(LookCount::Walked)
     }
 
     /// Those of them that found nothing.

@@ -549,6 +549,11 @@ impl Sst {
         Block::open(bytes, self.id(), pages, kind).map(Arc::new)
     }
 
+    /// A reader's walk came by a key of it, or of another file of its store.
+    pub(crate) fn count_walked(&self) {
+        self.inner.cache.counts().add(LookCount::Walked);
+    }
+
     /// Whether much of it was read since it was written, or since the store was opened.
     pub(crate) fn is_read_much(&self) -> bool {
         self.inner.reads.are_many()

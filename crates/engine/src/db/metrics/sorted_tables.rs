@@ -56,7 +56,7 @@ pub struct SortedTablesMetrics {
     pub bytes_merged: u64,
     /// Slices that could not be merged: a file is damaged, and its run left alone from then on, or the capacity tier refused something, and it is tried again.
     pub merges_failed: u64,
-    /// Bytes of records that nobody needs, before they were compressed: of tables that are gone, and of rows that were replaced. Estimated when merges are looked for.
+    /// Bytes of records that nobody needs, before they were compressed: of tables that are gone, and of rows that were replaced; of rows that deltas lie over a tenth at least, and all where such rows are read. Estimated when merges are looked for.
     pub garbage_bytes: u64,
     /// Bytes that are to move for there to be as much room in the fast tier as there should be.
     pub bytes_to_move: u64,
