@@ -1,7 +1,7 @@
 //! Prefixes whose keys stay in the shared table although there is room for more tables of their own.
 //!
-//! Owns which of them were met lately, in bounded memory, so that not every write looks for keys of its prefix there. What it says may be outdated for a while: then a prefix goes on in the shared
-//! table a little longer, where its keys are found as before. Must not know tables.
+//! Owns which of them were met lately, in bounded memory, so that not every write looks for keys of its prefix there. What it says may be outdated for a moment: then a key of the prefix goes to the shared
+//! table once more, and stays there, where it is found as before. Must not know tables.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use super::table::Seeded;
 /// No more prefixes are remembered of one database.
 const PREFIXES_MAX: usize = 1024;
 /// A prefix is looked for again after this time: its keys may have expired.
-const LOOKED_AGAIN_MS: u64 = 60_000;
+const LOOKED_AGAIN_MS: u64 = 1_000;
 
 /// The prefixes of one database that have keys in its shared table, as far as they are remembered.
 #[derive(Debug, Default)]
