@@ -11,7 +11,7 @@ use std::ops::{Bound, Range};
 use std::sync::Arc;
 
 use super::{FoundVersions, OpenRange, OpenRun, OpenRuns};
-use crate::sst::{FoundRecord, SstCursor, WalkBlocks, composite_key};
+use crate::sst::{BlockReads, FoundRecord, SstCursor, WalkBlocks, composite_key};
 use crate::{Error, ErrorKind, Result};
 
 /// The keys that a cursor meets, and the way it goes.
@@ -275,7 +275,25 @@ impl RunsCursor {
         }
     }
 
+    /// Finds the heads. Where they are on the disk alone it waits for all of them together, and not for one run after the other.
     fn begin(&mut self, blocks: &mut WalkBlocks<'_>) -> Result<()> {
+        /// An index block, a block of records, and the next one where the first key is behind all of that.
+        const ROUNDS_MAX: usize = 3;
+        if !matches!(blocks, WalkBlocks::Disk { keeps: true }) {
+            return self.find_heads(blocks);
+        }
+        let mut reads = BlockReads::at_hand();
+        for _ in 0..ROUNDS_MAX {
+            match self.find_heads(&mut WalkBlocks::AtHand(&mut reads)) {
+                Err(error) if error.kind() == ErrorKind::NotInMemory => reads.run(),
+                found => return found,
+            }
+        }
+        self.find_heads(blocks)
+    }
+
+    fn find_heads(&mut self, blocks: &mut WalkBlocks<'_>) -> Result<()> {
+        self.heads.clear();
         let mut lacking = None;
         let visible = self.runs.runs().iter().enumerate().filter(|(_, of)| of.is_visible(self.upto));
         for (run, of) in visible {

@@ -243,21 +243,42 @@ fn a_walk_meets_what_look_ups_find() {
     assert!(met_any > 10_000 && met_none > 50, "{met_any} keys, {met_none} times none");
 }
 
+/// Long rows of table 1, four in a block.
+fn rows(keys: impl Iterator<Item = u8>, from: u64) -> Records {
+    let row = |n: u8| Model { kind: SstRecordKind::Row, sequence: from + u64::from(n), body_bytes: 900 };
+    keys.map(|n| ((1, vec![n]), row(n))).collect()
+}
+
+/// A file of which all counts.
+fn whole(records: Records) -> (Records, Vec<[Vec<u8>; 2]>) {
+    let ends = [records.first_key_value(), records.last_key_value()];
+    let ends = ends.map(|end| composite_key(1, &end.unwrap().0.1));
+    (records, vec![ends])
+}
+
+/// One round of reading for the index of all runs, and one for their first records; none of them waits for another.
+#[test]
+fn a_walk_waits_for_the_first_blocks_of_all_runs_together() {
+    let mut fixture = Fixture::new();
+    (0..20u8).for_each(|of| fixture.add_run(&[whole(rows((of..200).step_by(20), 1000 * u64::from(of)))]));
+    fixture.sim.files_at_hand(false);
+    for (reverse, first) in [(false, 0), (true, 199)] {
+        let (runs, bounds) = (fixture.open(), (Bound::Unbounded, Bound::Unbounded));
+        let mut cursor = RunsCursor::new(&runs, 1, bounds, reverse, u64::MAX);
+        let before = fixture.sim.file_waits();
+        let met = cursor.next(&mut WalkBlocks::Disk { keeps: true }).unwrap().unwrap();
+        let waits = fixture.sim.file_waits() - before;
+        assert_eq!(found(&met).0, [first]);
+        assert!((1..=4).contains(&waits), "{waits} waits");
+    }
+}
+
 /// Of a file with a damaged block, the keys before it are met, whichever way the walk goes; then the error, once.
 #[test]
 fn the_keys_before_a_damaged_block_come_before_its_error() {
     let mut fixture = Fixture::new();
-    let records = |keys: &mut dyn Iterator<Item = u8>, from: u64| -> Records {
-        let row = |n: u8| Model { kind: SstRecordKind::Row, sequence: from + u64::from(n), body_bytes: 900 };
-        keys.map(|n| ((1, vec![n]), row(n))).collect()
-    };
-    let whole = |records: Records| {
-        let ends = [records.first_key_value(), records.last_key_value()];
-        let ends = ends.map(|end| composite_key(1, &end.unwrap().0.1));
-        (records, vec![ends])
-    };
-    fixture.add_run(&[whole(records(&mut (0..60), 1000))]);
-    fixture.add_run(&[whole(records(&mut (0..60).step_by(2), 2000))]);
+    fixture.add_run(&[whole(rows(0..60, 1000))]);
+    fixture.add_run(&[whole(rows((0..60).step_by(2), 2000))]);
     let all = fixture.expected(1, (Bound::Unbounded, Bound::Unbounded), u64::MAX);
     assert_eq!(all.len(), 60);
     // Of the newer run, the third block of four rows each: those of 16, 18, 20 and 22.
