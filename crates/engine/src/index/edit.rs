@@ -79,6 +79,12 @@ pub(super) fn best_cap(level: usize, count: usize, heap: usize) -> Option<usize>
     (cap >= count && cap < ENTRIES_MAX).then_some(cap)
 }
 
+/// Whether a leaf with these entries fills at most so many of 8 parts of a node.
+pub(super) fn fills_at_most<'a>(count: usize, parts: usize, entry: impl Fn(usize) -> Entry<'a>) -> bool {
+    let heap: usize = (0..count).map(|i| entry(i).halves()).sum();
+    count < ENTRIES_MAX && (Meta::fixed_halves(0, count) + heap) * 8 <= HALVES * parts
+}
+
 /// Writes a node anew: `count` entries as `entry` gives them, with capacity for more like them, and for one of `more`
 /// halves if given. Returns false, and writes nothing, if they do not fit.
 pub(super) fn pack<'a>(

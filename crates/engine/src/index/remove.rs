@@ -15,6 +15,8 @@ use crate::sync::Backoff;
 /// The leaves of keys so far ahead are on their way into the cache, one key of so many asked: neighbours share a leaf.
 const AHEAD: usize = 24;
 const ONE_OF: usize = 8;
+/// A leaf that has no more than this share of the entries that it could is joined with the one on its left, if that is as empty.
+const SPARSE_PARTS: usize = 3;
 
 impl Index {
     /// Removes those of `entries`, which are in the order of their keys, whose slot is the one that comes with the key; `removed[i]` says whether the `i`-th was one of them.
@@ -41,7 +43,12 @@ impl Index {
                 Ok(Some((lock, meta, place, equal))) => {
                     let (entries, removed) = (&entries[at..], &mut removed[at..]);
                     let leaf = LockedLeaf { view, stripe: guard.stripe(), lock, meta };
-                    at += leaf.remove_first_of(entries, (place, equal), removed);
+                    let (done, left) = leaf.remove_first_of(entries, (place, equal), removed);
+                    at += done;
+                    // The leaf on the left has been passed before: as a rule it is as empty.
+                    if left > 0 && left * SPARSE_PARTS <= meta.cap() {
+                        view.join_with_left(key);
+                    }
                 }
                 Err(_) => backoff.wait(),
             }
@@ -59,13 +66,13 @@ pub(super) struct LockedLeaf<'a> {
 
 impl LockedLeaf<'_> {
     /// Removes of the first `entries` those that are here as they are given; the first is or would be at `found`. Returns how many are done with: the first, and all that were found
-    /// here behind it. One that is not found may be in the next leaf.
+    /// here behind it, and how many entries the leaf has left if any went. One that is not found may be in the next leaf.
     fn remove_first_of(
         self,
         entries: &[(&[u8], Slot)],
         mut found: (usize, bool),
         removed: &mut [bool],
-    ) -> usize {
+    ) -> (usize, usize) {
         let (node, first) = (self.lock.node(), entries[0].0);
         let (mut found_here, mut done): (EntryBits, usize) = (0, 0);
         loop {
@@ -85,10 +92,12 @@ impl LockedLeaf<'_> {
                 _ => break,
             }
         }
-        if found_here != 0 {
-            self.remove(found_here, first);
+        if found_here == 0 {
+            return (done, 0);
         }
-        done
+        let left = self.meta.count() - found_here.count_ones() as usize;
+        self.remove(found_here, first);
+        (done, left)
     }
 
     /// Removes `gone`, at least one entry; `key` leads to this leaf.

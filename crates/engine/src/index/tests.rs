@@ -839,3 +839,29 @@ fn removed_in_order_goes_what_is_as_given() {
         }
     }
 }
+
+/// A few keys that stay, one in each leaf, do not keep the memory of all.
+#[test]
+fn leaves_that_many_keys_left_are_joined() {
+    let (arena, epoch) = fresh();
+    let index = Index::new(arena, epoch);
+    let key = |n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes().to_vec();
+    let mut model: Model = (0..20_000).map(|n| (key(n), slot(n + 1))).collect();
+    for (key, slot) in &model {
+        index.upsert(key, &index.epoch.pin(), |_| (Decision::Store(*slot), ())).unwrap();
+    }
+    let before = index.bytes();
+    let gone: Vec<(Vec<u8>, Slot)> = model
+        .iter()
+        .enumerate()
+        .filter(|(n, _)| n % 20 > 0)
+        .map(|(_, (key, slot))| (key.clone(), *slot))
+        .collect();
+    for gone in gone.chunks(100) {
+        let given: Vec<(&[u8], Slot)> = gone.iter().map(|(key, slot)| (&key[..], *slot)).collect();
+        index.remove_in_order(&given, &index.epoch.pin(), &mut vec![false; given.len()]);
+    }
+    gone.iter().for_each(|(key, _)| assert!(model.remove(key).is_some()));
+    check_whole(&index, &model);
+    assert!(index.bytes() * 8 < before, "{} bytes of {before}", index.bytes());
+}

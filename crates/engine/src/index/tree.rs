@@ -5,7 +5,7 @@
 //!
 //! **Ranges.** A node serves the keys from its low fence up to, not including, its high fence; fences are separators
 //! of ancestors, and the outermost are infinite. A node's range changes only when the node itself is split. So that
-//! this holds under deletes too, an empty node is unlinked by leaving `NULL` in its parent for its range (neighbouring
+//! this holds under deletes too, leaves that are joined are replaced (`tree/join.rs`), and an empty node is unlinked by leaving `NULL` in its parent for its range (neighbouring
 //! `NULL`s merge); nobody's fences, and so nobody's prefix, widen. A key that comes to a `NULL` gets a new leaf
 //! planted there, under single-child nodes if need be, so that all leaves are on level 0. A root without children becomes a leaf itself: only a tree that never had a key has no node.
 //!
@@ -16,6 +16,7 @@
 #![allow(unsafe_code)]
 
 mod invariants;
+mod join;
 
 use super::arena::{Budget, IndexFull, NODE_BYTES, NULL, NodeArena};
 use super::blob;
@@ -218,6 +219,8 @@ struct PathNode<'g> {
     level: usize,
     low: Option<Vec<u8>>,
     high: Option<Vec<u8>>,
+    /// The low fence of the parent.
+    outer_low: Option<Vec<u8>>,
 }
 
 impl<'g> TreeView<'g> {
@@ -320,7 +323,8 @@ impl<'g> TreeView<'g> {
     /// The node on `level` on the path of `key`, or the `NULL` where the path ends above it.
     fn place(&self, key: &[u8], level: usize) -> Result<Option<PathNode<'g>>, Retry> {
         let Some((id, mut node, mut version)) = self.enter()? else { return Ok(None) };
-        let mut place = PathNode { parent: None, id, node: None, level: 0, low: None, high: None };
+        let mut place =
+            PathNode { parent: None, id, node: None, level: 0, low: None, high: None, outer_low: None };
         loop {
             let meta = node.meta();
             place.level = meta.level();
@@ -337,6 +341,7 @@ impl<'g> TreeView<'g> {
                 node.append_tail(meta, i, version, &mut fence)?;
                 Ok(fence)
             };
+            place.outer_low.clone_from(&place.low);
             if at > 0 {
                 place.low = Some(fence(at - 1)?);
             }
