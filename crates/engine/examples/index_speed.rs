@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use hedgerow::parts::group::{
-    Group, GroupCursor, GroupFilter, GroupLevels, GroupWriter, LeafBytes, LeafExtents, MergedEntries,
-    NumberedGroup, hash_of,
+    Group, GroupCursor, GroupFilter, GroupLevels, GroupWriter, LeafBytes, LeafExtents, LeafPlace,
+    MergedEntries, NumberedGroup, hash_of,
 };
 use hedgerow::parts::index::{IndexProbe, LogSlot, ScanBatch, Slot, Tag};
 
@@ -115,23 +115,24 @@ fn build(index: &IndexProbe, count: usize) {
     println!("{:32} {:8.1} ms", "replace and free", start.elapsed().as_secs_f64() * 1e3);
 }
 
-/// Extents of leaves in memory, by number.
+/// Extents of leaves in memory, by number, which is their place, too.
 struct InMemory(Vec<Vec<u8>>);
 
 impl LeafBytes for InMemory {
-    fn leaf_bytes(&self, number: u64, range: Range<usize>) -> Option<&[u8]> {
-        self.0.get(number as usize)?.get(range)
+    fn leaf_bytes(&self, at: u64, range: Range<usize>) -> Option<&[u8]> {
+        self.0.get(at as usize)?.get(range)
     }
 }
 
 impl LeafExtents for InMemory {
     type Error = Infallible;
 
-    fn take(&mut self) -> Result<(u64, usize), Infallible> {
-        Ok((self.0.len() as u64, (1 << 20) - 4096))
+    fn take(&mut self) -> Result<(LeafPlace, usize), Infallible> {
+        let number = self.0.len() as u64;
+        Ok((LeafPlace { number, at: number }, (1 << 20) - 4096))
     }
 
-    fn write(&mut self, _: u64, leaves: &[u8]) -> Result<(), Infallible> {
+    fn write(&mut self, _: LeafPlace, leaves: &[u8]) -> Result<(), Infallible> {
         self.0.push(leaves.to_vec());
         Ok(())
     }

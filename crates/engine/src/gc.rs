@@ -28,6 +28,7 @@ pub(crate) mod moving;
 mod needed;
 pub(crate) mod reorder;
 pub(crate) mod resting;
+pub(crate) mod sealing;
 #[cfg(all(test, shuttle))]
 mod shuttle;
 pub(crate) mod victims;
@@ -184,6 +185,10 @@ impl Engine {
         // A merge whose sync was refused stopped half-way: its caller is told, and not that all went well.
         self.log.check_writable()?;
         self.count_many();
+        if !self.options.background {
+            self.seal_if_wanted()?;
+            self.merge_groups_where_wanted()?;
+        }
         let _cycle = self.gc.lock.read();
         self.recount();
         let mut moved = self.finish_moves();
@@ -268,7 +273,9 @@ impl Engine {
     /// What a cycle is for in which nothing moved, though there is little room: to collect before there is none.
     fn need_after(&self, need: Need, nothing_moved: bool) -> Need {
         match need {
-            Need::Idle | Need::Reordering if nothing_moved && self.wants_move() => {
+            Need::Idle | Need::Reordering
+                if nothing_moved && self.wants_move() || self.index_waits_for_gc() =>
+            {
                 Need::Low(self.room_for_gc())
             }
             _ => need,
@@ -283,6 +290,10 @@ impl Engine {
         for &extent in &chosen.victims {
             if !emptied.is_empty() && self.awaits_index() {
                 // Writers wait for a move, which comes first in the next cycle.
+                break;
+            }
+            if !emptied.is_empty() && self.arena.bytes() > self.options.index_bytes_max {
+                // What is copied of sealed rows is in the young index again: it is sealed before there is more.
                 break;
             }
             if !self.log.begin_gc(extent) {
@@ -453,22 +464,32 @@ impl Engine {
         }
     }
 
-    /// The slots of the records' keys.
+    /// The slots of the records' keys, and which of these only a group has.
     fn slots_of(
         &self,
         table: &TableShared,
         records: &[Record<'_>],
         guard: &LogGuard<'_>,
-    ) -> [Option<Slot>; GROUP] {
+    ) -> ([Option<Slot>; GROUP], [bool; GROUP]) {
         let keys: SmallVec<[&[u8]; GROUP]> = records.iter().map(Record::key).collect();
-        let mut found = [None; GROUP];
-        table.levels.locate_versions(&keys, guard, &mut found);
-        found
+        let (mut found, mut sealed) = ([None; GROUP], [false; GROUP]);
+        table.levels.locate_versions(&keys, guard, (&mut found, &mut sealed));
+        (found, sealed)
+    }
+
+    /// The error where a slot that groups gave stands for what nobody can say: its leaf is damaged. Such a record is not taken for one that nobody needs.
+    fn check_known(&self, slot: LogSlot) -> Result<()> {
+        if slot.bytes_unknown() && self.log.is_leaf(slot.offset()) {
+            return Err(Error::corrupted(
+                "a leaf of the index is damaged, which may have the key of a record",
+            ));
+        }
+        Ok(())
     }
 
     fn prefetch_group(&self, table: &TableShared, records: &[Record<'_>], depth: PrefetchDepth) {
         let guard = self.log.pin();
-        let found = self.slots_of(table, records, &guard);
+        let (found, _) = self.slots_of(table, records, &guard);
         if depth == PrefetchDepth::Chains {
             // What is not in the version that the slot leads to is obsolete, and that version is not looked at.
             let leads_to = |slot: &LogSlot, record: &Record<'_>| {
@@ -498,7 +519,7 @@ impl Engine {
             return self.merge_chain(table, record, (slot, guard.view()), claim);
         }
         if slot.offset() != record.offset() {
-            return Ok(Some(0));
+            return self.check_known(slot).map(|()| Some(0));
         }
         if is_droppable_tombstone(*slot) || self.has_nothing_to_hide(table, record, slot) {
             return Ok(self.drop_tombstone(table, extent, record, slot)?.then_some(0));
@@ -672,8 +693,8 @@ impl Engine {
             self.log.check_writable()?;
         }
         let sequence = copy.of.version();
-        let guard = self.epoch.pin();
-        let published = self.publish_record(IndexEntry::of_known(table, key), record, &guard, |now| {
+        let guard = self.log.pin();
+        let published = self.publish_record(IndexEntry::of_copy(table, key), record, &guard, |now| {
             let seal = Seal { sequence, previous: copy.previous };
             (now == Some(copy.slot)).then(|| (Published { slot: new_slot(offset, bytes), seal }, ()))
         });
@@ -738,12 +759,24 @@ impl Engine {
             if dropped.binary_search(&record.offset()).is_ok() {
                 return Ok(ControlFlow::Continue(()));
             }
-            let guard = self.epoch.pin();
-            let fewer = table.levels.replace(record.key(), &guard, |slot| {
+            let guard = self.log.pin();
+            let _appender = self.log.gc_appender();
+            let fewer = table.levels.subtract_older_version(record.key(), &guard, |slot| {
                 // A table that was cleared since has the key of another record.
                 let same_table = table.id.load(Ordering::Acquire) == record.table();
                 // Of a cached slot, too: its own count is the one that counts.
-                (same_table && slot.older_versions() > 0).then(|| slot.subtract_older_versions(1))
+                let fewer =
+                    (same_table && slot.older_versions() > 0).then(|| slot.subtract_older_versions(1))?;
+                // If it was to hide what a group has of the key, that is gone with its record.
+                let is_over_nothing = fewer.hides_below()
+                    && fewer.older_versions() == 0
+                    && !(table.is_moving() || self.runs.may_hold(record.table(), record.key()));
+                Some(
+                    fewer
+                        .in_log()
+                        .filter(|_| is_over_nothing)
+                        .map_or(fewer, |slot| *slot.with_hides_below(false)),
+                )
             });
             self.record_freed_of_many(record, fewer, extent);
             if let Some(slot) = fewer

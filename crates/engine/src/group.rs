@@ -30,10 +30,19 @@ pub use levels::{GroupLevels, GroupLook, NumberedGroup};
 pub use merge::MergedEntries;
 pub use separators::{Separators, SeparatorsBuilder, separator};
 
+/// Which extent leaves are in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LeafPlace {
+    /// What no other use of an extent has, as long as there is the store.
+    pub number: u64,
+    /// Where the leaves begin, to whoever lends them.
+    pub at: u64,
+}
+
 /// Who lends the bytes of extents.
 pub trait LeafBytes {
-    /// A part of the leaves of the extent of this number; `None` if there is no such extent, or it is shorter.
-    fn leaf_bytes(&self, number: u64, range: Range<usize>) -> Option<&[u8]>;
+    /// A part of the leaves that begin at `at`; `None` if nothing is there, or less.
+    fn leaf_bytes(&self, at: u64, range: Range<usize>) -> Option<&[u8]>;
 }
 
 /// Where a [`GroupWriter`] writes.
@@ -41,17 +50,17 @@ pub trait LeafExtents {
     /// What may go wrong.
     type Error;
 
-    /// The number of an extent to be written, and how many bytes of leaves it takes.
+    /// An extent to be written, and how many bytes of leaves it takes.
     ///
     /// # Errors
     /// If there is none.
-    fn take(&mut self) -> Result<(u64, usize), Self::Error>;
+    fn take(&mut self) -> Result<(LeafPlace, usize), Self::Error>;
 
-    /// Writes the leaves of the extent of this number, which was taken last.
+    /// Writes the leaves of the extent that was taken last.
     ///
     /// # Errors
     /// If the medium does not take them.
-    fn write(&mut self, number: u64, leaves: &[u8]) -> Result<(), Self::Error>;
+    fn write(&mut self, place: LeafPlace, leaves: &[u8]) -> Result<(), Self::Error>;
 }
 
 /// Entries of keys in order, each key once.
@@ -61,6 +70,7 @@ pub struct Group {
     /// By the least keys of extents.
     separators: Separators,
     entries: u64,
+    stamp: u64,
 }
 
 impl Group {
@@ -70,7 +80,18 @@ impl Group {
         let mut separators = SeparatorsBuilder::default();
         extents.iter().for_each(|extent| separators.push(extent.keys()[0]));
         let entries = extents.iter().map(|extent| extent.entries()).sum();
-        Group { extents, separators: separators.finish(), entries }
+        Group { extents, separators: separators.finish(), entries, stamp: 0 }
+    }
+
+    /// The same with this stamp: what whoever wrote it wants to be told with each of its entries. 0 without.
+    #[must_use]
+    pub fn stamped(self, stamp: u64) -> Group {
+        Group { stamp, ..self }
+    }
+
+    /// Its stamp.
+    pub fn stamp(&self) -> u64 {
+        self.stamp
     }
 
     /// What it is in, in the order of keys.
@@ -81,6 +102,35 @@ impl Group {
     /// How many keys it has.
     pub fn entries(&self) -> u64 {
         self.entries
+    }
+
+    /// How many leaves it has.
+    pub fn leaves(&self) -> u64 {
+        self.extents.iter().map(|extent| u64::from(extent.leaves())).sum()
+    }
+
+    /// The entry at a place of a leaf, counted from 0 each; `None` if there is none.
+    ///
+    /// # Errors
+    /// If the leaf is damaged.
+    pub fn entry_at<B: LeafBytes>(
+        &self,
+        mut leaf: u64,
+        at: usize,
+        bytes: &B,
+    ) -> Result<Option<(Vec<u8>, u64)>, DamagedLeaf> {
+        for (extent, of) in self.extents.iter().enumerate() {
+            let Some(behind) = leaf.checked_sub(u64::from(of.leaves())) else {
+                let leaf = self.leaf((extent, leaf as u32), bytes)?;
+                let mut key = Vec::new();
+                return Ok((at < leaf.count()).then(|| {
+                    leaf.key_into(at, &mut key);
+                    (key, leaf.slot(at))
+                }));
+            };
+            leaf = behind;
+        }
+        Ok(None)
     }
 
     /// Bytes of leaves.
@@ -114,7 +164,7 @@ impl Group {
     ) -> Result<Leaf<'b>, DamagedLeaf> {
         let extent = &self.extents[extent];
         // Nothing verifies as a leaf.
-        let bytes = bytes.leaf_bytes(extent.number(), extent.range_of(leaf)).unwrap_or_default();
+        let bytes = bytes.leaf_bytes(extent.place().at, extent.range_of(leaf)).unwrap_or_default();
         extent.leaf(leaf, bytes)
     }
 
@@ -163,8 +213,8 @@ impl<'w, X: LeafExtents> GroupWriter<'w, X> {
             return Ok(());
         }
         self.finish_extent()?;
-        let (number, bytes_max) = self.extents.take()?;
-        let has_room = self.open.insert(LeafExtentWriter::new(number, bytes_max)).push(key, slot, hash);
+        let (place, bytes_max) = self.extents.take()?;
+        let has_room = self.open.insert(LeafExtentWriter::new(place, bytes_max)).push(key, slot, hash);
         assert!(has_room, "an empty extent has room for any key");
         Ok(())
     }
@@ -172,7 +222,7 @@ impl<'w, X: LeafExtents> GroupWriter<'w, X> {
     fn finish_extent(&mut self) -> Result<(), X::Error> {
         let Some(full) = self.open.take() else { return Ok(()) };
         let (leaves, extent) = full.finish();
-        self.extents.write(extent.number(), &leaves)?;
+        self.extents.write(extent.place(), &leaves)?;
         self.written.push(Arc::new(extent));
         Ok(())
     }
@@ -187,7 +237,7 @@ impl<'w, X: LeafExtents> GroupWriter<'w, X> {
     }
 }
 
-/// The hash of a composite key, by which leaves and the filter tell keys apart.
+/// The hash of a key, by which leaves and the filter tell keys apart.
 pub fn hash_of(key: &[u8]) -> u64 {
     twox_hash::XxHash3_64::oneshot(key)
 }

@@ -167,7 +167,7 @@ impl Index {
             }));
         } else {
             for (i, key) in keys.iter().enumerate() {
-                found(i, Located { slot: self.get(key, guard), at: None });
+                found(i, Located { slot: self.get(key, guard), ..Located::default() });
             }
         }
         let mut going = true;
@@ -182,7 +182,7 @@ impl Index {
                         descents[i] = None;
                     }
                     Err(Retry) => {
-                        found(i, Located { slot: self.get(key, guard), at: None });
+                        found(i, Located { slot: self.get(key, guard), ..Located::default() });
                         descents[i] = None;
                     }
                 }
@@ -385,6 +385,8 @@ pub(crate) struct Located<'g> {
     pub slot: Option<Slot>,
     /// Where in the tree the key is or would be; `None` if that was not to be known.
     pub at: Option<LeafPosition<'g>>,
+    /// The slot is not the tree's: the key was sealed, and is a new one to the tree.
+    pub is_sealed: bool,
 }
 
 /// An entry of a leaf, as it was at one version of the leaf.
@@ -470,7 +472,7 @@ impl<'g> Descent<'g> {
         let (at, equal) = leaf.search_from(leaf.meta(), from, key, version)?;
         let slot = slot_at(leaf, version, at, equal)?;
         let at = LeafPosition { tree: view.tree, leaf, version, at: at as u16, equal };
-        Ok(Located { slot, at: Some(at) })
+        Ok(Located { slot, at: Some(at), is_sealed: false })
     }
 }
 

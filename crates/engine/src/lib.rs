@@ -53,7 +53,7 @@
 //! | `consolidate` | delta chains merged into rows |
 //! | `scheduler` | background threads, their sleep; how fast writers may go |
 //! | `index` | from a key to its newest record: a concurrent B+-tree in memory |
-//! | `group` | parts of an index on the fast tier, for one beyond memory: measured, not in use yet |
+//! | `group` | parts of an index on the fast tier, for one beyond memory |
 //! | `sst` | sorted tables: rows that left the log, in files of a capacity tier |
 //! | `epoch` | when what readers may still see is freed: index nodes, cache entries, segments of the log |
 //! | `cache` | whole rows in DRAM, found through the index's own slots |

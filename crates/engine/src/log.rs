@@ -13,6 +13,7 @@ mod appender;
 mod copy;
 mod due;
 pub(crate) mod format;
+mod leaves;
 mod open;
 mod replay;
 mod salvage;
@@ -34,6 +35,8 @@ pub(crate) use appender::{
     check_waits_alone,
 };
 pub(crate) use copy::{Extract, SegmentToCopy};
+use leaves::LeafSpace;
+pub(crate) use leaves::LeafWriter;
 pub(crate) use replay::{SegmentWalk, WalkEnd};
 pub(crate) use salvage::LostRecord;
 use segment::{
@@ -41,7 +44,7 @@ use segment::{
     add_obsolete_bytes,
 };
 use segments::Segments;
-pub(crate) use view::{LogGuard, LogView};
+pub(crate) use view::{LogGuard, LogView, PlaceState};
 
 use self::format::END_BYTES;
 use crate::epoch::Epoch;
@@ -73,6 +76,7 @@ pub(crate) struct Log {
     root_extents: u32,
     extents: Extents,
     segments: Mutex<Segments>,
+    leaves: LeafSpace,
     appenders: Box<[CachePadded<Mutex<Appender>>]>,
     /// So many of them are written to: one while there is little data.
     appenders_in_use: AtomicUsize,
@@ -702,12 +706,12 @@ impl Log {
         segments.used.iter().map(|(&extent, s)| (extent, s.clone(), self.obsolete_bytes(extent, s))).collect()
     }
 
-    /// What of a log that has been closed is not as promised: each extent that was taken is in a segment, and the root lists each
+    /// What of a log that has been closed is not as promised: each extent that was taken is in a segment or has leaves of groups, and the root lists each
     /// segment as far as it goes, where it has room for a list.
     pub(crate) fn check_closed(&self) -> std::result::Result<(), String> {
         let segments = self.segments.lock();
         let in_segments: u32 = segments.used.values().map(|segment| segment.extents).sum();
-        let taken = self.space.segment_extents();
+        let taken = self.space.segment_extents() - self.leaf_extents();
         if taken != in_segments {
             return Err(format!("{taken} extents are taken, and {in_segments} are in segments"));
         }

@@ -161,6 +161,8 @@ pub struct Options {
     /// Whether ranges that are scanned repeatedly, and whose rows were not written in the order of their keys, are copied into
     /// that order while reads prevail. Needs `merge`. Default true.
     pub reorder: bool,
+    /// Whether keys leave memory, where the index is short of room, for groups of keys on the fast tier; their rows stay where they are. Default true.
+    pub seal: bool,
     /// Whether a read of single fields goes down a chain of deltas no farther than to the newest that names them (FOCUS section
     /// V-B). Default true; else it goes to the end of every chain: for experiments.
     #[doc(hidden)]
@@ -193,8 +195,8 @@ pub struct Options {
     /// false.
     pub read_only: bool,
     /// The most bytes of DRAM the indexes may take, of which a sixty-fourth is kept for deletes of rows that are not in the log. What is there when a store is opened may take more: leaves are
-    /// filled to nine tenths then, and have keys of rows that had left the index and not yet the log. Until it is less new keys are refused. Default: no limit (64 GiB of address space). When a quarter of less is left rows move to sorted
-    /// tables, which take less memory (see [`Options::capacity`]); a new key that finds no room waits for that, as for space.
+    /// filled to nine tenths then, and have keys of rows that had left the index and not yet the log. Until it is less new keys are refused. Default: no limit (64 GiB of address space). Of less, keys leave memory for
+    /// the fast tier once half is taken (see [`Options::seal`]); when a quarter is left rows move to sorted tables, too (see [`Options::capacity`]). A new key that finds no room waits for that, as for space.
     pub index_bytes_max: u64,
     /// Whether to run the background threads: syncing, collecting, merging, sweeping expired rows, touching memory ahead of
     /// its use. Default true; without them [`Db::persist`](crate::Db::persist) syncs and [`Db::collect`](crate::Db::collect)
@@ -237,6 +239,7 @@ impl Default for Options {
             swim: true,
             line_flush: true,
             reorder: true,
+            seal: true,
             early_stop: true,
             schema_layout: true,
             cache_bytes: 64 << 20,
@@ -315,6 +318,8 @@ setters! {
     merge: bool,
     /// Whether rows that are scanned together are brought together. Default true.
     reorder: bool,
+    /// Whether keys leave memory where the index is short of room. Default true.
+    seal: bool,
     /// The most bytes of DRAM that cached rows may take. Default 64 MiB.
     cache_bytes: u64,
     /// Whether rows are cached in DRAM. Default `Auto`: where it is quicker.
@@ -359,6 +364,7 @@ mod tests {
             .delta_chain_max(3)
             .merge(false)
             .reorder(false)
+            .seal(false)
             .cache_bytes(7 << 20)
             .cache_mode(CacheMode::On)
             .cache_policy(CachePolicy::Lru)
@@ -385,6 +391,7 @@ mod tests {
             swim,
             line_flush,
             reorder: false,
+            seal: false,
             early_stop,
             schema_layout,
             cache_bytes: 7 << 20,

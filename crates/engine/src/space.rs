@@ -339,6 +339,12 @@ impl Space {
         self.pool.lock().returns()
     }
 
+    /// Something else that writers wait for has come: who waits for an extent is to try again.
+    pub(crate) fn has_changed(&self) {
+        self.pool.lock().count_return();
+        self.returned.notify_all();
+    }
+
     /// Waits until an extent comes back, at most `timeout`; false if none has since `returns` was the count of them.
     pub(crate) fn wait(&self, returns: u64, timeout: Duration) -> bool {
         let mut pool = self.pool.lock();

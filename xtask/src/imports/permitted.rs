@@ -59,5 +59,9 @@ pub(super) const WHOLE_ENGINE: &[(&str, &str)] = &[
     ("crates/engine/src/gc/needed", "what of a victim the snapshots still need"),
     ("crates/engine/src/gc/reorder", "rows scanned together brought together: copies again"),
     ("crates/engine/src/gc/resting", "tombstones moved while nobody writes: a move, and when"),
+    (
+        "crates/engine/src/gc/sealing",
+        "keys that leave memory: reading the index, writing leaves, and when there is need",
+    ),
     ("crates/engine/src/gc/victims", "which segments to free"),
 ];

@@ -16,13 +16,12 @@ use hedgerow_row::schema::merge::MergePlan;
 use hedgerow_row::schema::table::TableSchema;
 
 use super::engine::{Engine, TableShared};
-use crate::epoch::Guard;
-use crate::index::{Budget, Decision, IndexFull, LeafPosition, LogSlot, NewKey, Slot, Tag};
+use crate::index::{Budget, Decision, IndexFull, IndexReservation, LeafPosition, LogSlot, NewKey, Slot, Tag};
 use crate::log::format::{
     FLAG_BASE_BELOW, FLAG_FIELD_EXPIRY, FLAG_MERGEABLE, RecordKind, RecordRef, RecordSpec,
 };
 use crate::log::segment::SegmentKind;
-use crate::log::{EncodedRecord, Log, SealedRecord};
+use crate::log::{EncodedRecord, Log, LogGuard, SealedRecord};
 use crate::space::Claim;
 use crate::sync::atomic::Ordering;
 use crate::{Durability, Result};
@@ -160,24 +159,42 @@ pub(crate) struct IndexEntry<'g> {
     pub(crate) at: Option<LeafPosition<'g>>,
     /// What it takes if it is not there.
     pub(crate) new_key: NewKey<'g>,
+    /// And what if only a group has it, though it is known: it is new to the tree.
+    pub(crate) sealed: Budget<'g>,
 }
 
 impl<'g> IndexEntry<'g> {
     pub(crate) fn new(table: &'g TableShared, key: &'g [u8]) -> IndexEntry<'g> {
-        IndexEntry { table, key, at: None, new_key: NewKey::Stored(Budget::Writes) }
+        IndexEntry { table, key, at: None, new_key: NewKey::Stored(Budget::Writes), sealed: Budget::Writes }
     }
 
     /// What a tombstone is published as that hides what is below: where the index is full, too.
     pub(crate) fn to_hide_below(self) -> IndexEntry<'g> {
+        let sealed = Budget::Deletes;
         match self.new_key {
-            NewKey::Stored(_) => IndexEntry { new_key: NewKey::Stored(Budget::Deletes), ..self },
-            NewKey::NotStored => self,
+            NewKey::Stored(_) => IndexEntry { new_key: NewKey::Stored(Budget::Deletes), sealed, ..self },
+            NewKey::NotStored => IndexEntry { sealed, ..self },
         }
+    }
+
+    /// Of a batch, which has reserved what a new key takes.
+    pub(crate) fn reserved(
+        (table, key): (&'g TableShared, &'g [u8]),
+        at: Option<LeafPosition<'g>>,
+        reserved: &'g IndexReservation<'g>,
+    ) -> IndexEntry<'g> {
+        let sealed = Budget::Reserved(reserved);
+        IndexEntry { table, key, at, new_key: NewKey::Stored(sealed), sealed }
     }
 
     /// One that is there, or nothing is done: it takes no memory of the index.
     pub(crate) fn of_known(table: &'g TableShared, key: &'g [u8]) -> IndexEntry<'g> {
         IndexEntry { new_key: NewKey::NotStored, ..IndexEntry::new(table, key) }
+    }
+
+    /// The same of what takes the place of what is there, and changes nothing: it is kept, however full the index is.
+    pub(crate) fn of_copy(table: &'g TableShared, key: &'g [u8]) -> IndexEntry<'g> {
+        IndexEntry { sealed: Budget::Beyond, ..IndexEntry::of_known(table, key) }
     }
 }
 
@@ -219,13 +236,13 @@ impl Engine {
     pub(crate) fn publish<'g, R>(
         &self,
         entry: IndexEntry<'g>,
-        guard: &'g Guard<'_>,
+        guard: &'g LogGuard<'_>,
         decide: impl FnOnce(Option<LogSlot>) -> (Decision, R),
     ) -> Result<R, IndexFull> {
-        let IndexEntry { table, key, at, new_key } = entry;
+        let IndexEntry { table, key, at, new_key, sealed } = entry;
         let mut replaced = None;
         let apart = || self.snapshots.are_none();
-        let result = table.levels.publish((key, at), new_key, guard, apart, |now| {
+        let result = table.levels.publish((key, at), (new_key, sealed), guard, apart, |now| {
             let (decision, result) = decide(now.map(|slot| self.cache.log_slot(slot, guard)));
             if let Some(place) = now.and_then(Slot::in_cache)
                 && decision != Decision::Keep
@@ -250,7 +267,7 @@ impl Engine {
         &self,
         entry: IndexEntry<'g>,
         record: EncodedRecord<'_>,
-        guard: &'g Guard<'_>,
+        guard: &'g LogGuard<'_>,
         decide: impl FnOnce(Option<LogSlot>) -> Option<(Published, R)>,
     ) -> Result<Option<R>, IndexFull> {
         self.publish(entry, guard, move |old| {

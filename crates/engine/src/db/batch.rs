@@ -25,13 +25,11 @@ use super::prefetch::prefetch_row;
 use super::read::{Bodies, GROUP, ReadView, RowRef, folded};
 use super::write::{SpaceWaits, UNSEEN_BYTES, UNSEEN_ROW_BYTES_MAX, check_key};
 use crate::epoch::Guard;
-use crate::index::{
-    Budget, Decision, IndexFull, IndexReservation, LeafPosition, Located, LogSlot, NewKey, Slot, Tag,
-};
+use crate::index::{Budget, Decision, IndexFull, IndexReservation, Located, LogSlot, Slot, Tag};
 use crate::levels::index_full;
 use crate::log::format::{FLAG_BATCHED, RecordKind, RecordRef, RecordSpec};
 use crate::log::segment::SegmentKind;
-use crate::log::{EncodedRecord, LockedAppender, NoSpace, Reservation, SealedRecord};
+use crate::log::{EncodedRecord, LockedAppender, LogGuard, NoSpace, Reservation, SealedRecord};
 use crate::space::Claim;
 use crate::sst::SstKey;
 use crate::sync::atomic::Ordering;
@@ -296,7 +294,7 @@ struct Part<'b> {
     /// What it goes over. While all appenders are locked a row stays one, though gc may move it.
     old: Option<LogSlot>,
     /// Where in the index it is.
-    at: Option<LeafPosition<'b>>,
+    found: Located<'b>,
 }
 
 /// The record of a part. Where records are made durable in place it is sealed ahead of being published, with all the others.
@@ -565,7 +563,7 @@ impl Engine {
         parts: &[Part<'_>],
         guard: &Guard<'_>,
     ) -> std::result::Result<IndexReservation<'_>, IndexFull> {
-        let new = |part: &&Part<'_>| !is_row(part.old);
+        let new = |part: &&Part<'_>| part.found.is_sealed || !is_row(part.old);
         let of_tables = parts.chunk_by(|one, next| std::ptr::eq(one.table, next.table));
         let bytes = of_tables.map(|parts| {
             let lens = parts.iter().filter(new).map(|part| part.spec.key.len());
@@ -611,7 +609,7 @@ impl Engine {
                     let mut spec = draft.spec(id, key);
                     spec.flags |= FLAG_BATCHED;
                     let bytes = spec.record_bytes();
-                    parts.push(Part { table, draft, spec, bytes, body, old, at: found.at });
+                    parts.push(Part { table, draft, spec, bytes, body, old, found });
                 }
             }
         }
@@ -669,13 +667,12 @@ impl Engine {
         part: &Part<'_>,
         (record, sequence): (PartRecord<'_>, u64),
         reserved: &IndexReservation<'_>,
-        guard: &Guard<'_>,
+        guard: &LogGuard<'_>,
     ) -> std::result::Result<Option<LogSlot>, IndexFull> {
-        let Part { table, at, .. } = *part;
-        let entry =
-            IndexEntry { table, key: part.spec.key, at, new_key: NewKey::Stored(Budget::Reserved(reserved)) };
+        let Part { table, found, .. } = *part;
+        let entry = IndexEntry::reserved((table, part.spec.key), found.at, reserved);
         let offset = record.offset();
-        let hides = part.draft.kind == RecordKind::Tombstone && self.may_be_below(table, part.spec.key);
+        let hides = part.draft.kind == RecordKind::Tombstone && self.must_hide((table, part.spec.key), guard);
         let slot = |old| {
             let slot = part.draft.slot(offset, part.bytes, old);
             if hides { slot.with_hides_below(true) } else { slot }

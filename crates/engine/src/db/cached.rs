@@ -280,7 +280,8 @@ impl CacheWorker<'_> {
         let keys: SmallVec<[&[u8]; GROUP]> = group.iter().map(Request::key).collect();
         let (mut found, mut admitted) = ([None; GROUP], [None; GROUP]);
         let guard = self.log.pin();
-        table.levels.locate_many(&keys, &guard, &mut found);
+        // What is sealed has no slot that could lead to the cache.
+        table.levels.locate_young(&keys, &guard, &mut found);
         for ((admitted, slot), key) in admitted.iter_mut().zip(found).zip(&keys) {
             let admits = |slot: &LogSlot| {
                 matches!(slot.tag(), Tag::Row | Tag::Delta)

@@ -186,7 +186,7 @@ impl Engine {
             let below = !is_dropped && runs.of_table(table.id.load(Ordering::Relaxed)).is_some();
             // Before the index is empty: who finds nothing there looks below, and waits there until all of this is done. Not the other way round.
             table.set_below(below || table.below());
-            table.levels.clear();
+            table.levels.clear(&self.log);
             table.expiry.reset(0);
             // A move that has begun goes by what it said of the table.
             table.set_below(below || !is_dropped && table.is_moving());

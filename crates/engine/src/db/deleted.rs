@@ -4,8 +4,7 @@
 //! Must not know: why a scan would mind (`index/rows.rs` does).
 
 use super::pins::Snapshots;
-use crate::epoch::Epoch;
-use crate::index::{Decision, NewKey, ScanBatch, Slot, Tag};
+use crate::index::{Budget, Decision, NewKey, ScanBatch, Slot, Tag};
 use crate::levels::{Cursor, Levels};
 use crate::log::Log;
 use crate::scheduler::Scheduler;
@@ -17,7 +16,6 @@ const SLOTS_MAX: usize = 50_000;
 /// Who walks over rows and sets tombstones apart, and what it needs of the store.
 pub(super) struct TombstoneWalk<'e> {
     pub(super) log: &'e Log,
-    pub(super) epoch: &'e Epoch,
     pub(super) snapshots: &'e Snapshots,
     pub(super) scheduler: &'e Scheduler,
 }
@@ -31,8 +29,8 @@ impl TombstoneWalk<'_> {
             if has_none || !self.snapshots.are_none() || self.scheduler.is_stopped() {
                 return;
             }
-            let guard = self.epoch.pin();
-            let more = levels.next_rows(cursor, STEP, &guard, &mut batch);
+            let guard = self.log.pin();
+            let more = levels.next_young_rows(cursor, STEP, &guard, &mut batch);
             let to_set_apart = |slot: Slot| slot.tag() == Tag::Tombstone && !slot.hides_below();
             for (key, slot) in batch.iter().filter(|&(_, slot)| to_set_apart(slot)) {
                 self.set_apart(levels, key, slot);
@@ -44,7 +42,7 @@ impl TombstoneWalk<'_> {
     }
 
     fn set_apart(&self, levels: &Levels, key: &[u8], tombstone: Slot) {
-        let guard = self.epoch.pin();
+        let guard = self.log.pin();
         // Clearing the table locks all appenders before it drops the index.
         let _appender = self.log.gc_appender();
         let same = |now: Option<Slot>| match now == Some(tombstone) {
@@ -53,7 +51,7 @@ impl TombstoneWalk<'_> {
         };
         // Stored anew, it goes apart. Where there is no memory for it, it stays; the next walk comes by again.
         let apart = || self.snapshots.are_none();
-        let _ = levels.publish((key, None), NewKey::NotStored, &guard, apart, same);
+        let _ = levels.publish((key, None), (NewKey::NotStored, Budget::Writes), &guard, apart, same);
     }
 }
 

@@ -160,8 +160,9 @@ impl Engine {
             let Some(table) = self.catalog.by_id(records[0].table()) else { continue };
             let keys: SmallVec<[&[u8]; GROUP]> = records.iter().map(Record::key).collect();
             let mut found = [None; GROUP];
-            let guard = self.epoch.pin();
-            table.levels.locate_many(&keys, &guard, &mut found);
+            let guard = self.log.pin();
+            // What expires is not sealed.
+            table.levels.locate_young(&keys, &guard, &mut found);
             let slots = found.map(|slot| slot.map(|slot| self.cache.log_slot(slot, &guard)));
             // A batch holds all appenders from its look at a row to its publication; a snapshot waits for them, too.
             let appender = self.log.appender();
@@ -259,7 +260,7 @@ impl Engine {
 
     pub(super) fn tombstone_walk(&self) -> TombstoneWalk<'_> {
         let (snapshots, scheduler) = (&self.snapshots, &self.scheduler);
-        TombstoneWalk { log: &self.log, epoch: &self.epoch, snapshots, scheduler }
+        TombstoneWalk { log: &self.log, snapshots, scheduler }
     }
 
     /// Looks when rows expire, a bounded number of slots at a time, going on from where `pass` is; and removes what it finds
@@ -269,7 +270,7 @@ impl Engine {
         {
             let view = self.read_view();
             let mut batch = ScanBatch::default();
-            let more = table.levels.next_rows(&mut pass.cursor, SLOTS, view.guard(), &mut batch);
+            let more = table.levels.next_young_rows(&mut pass.cursor, SLOTS, view.guard(), &mut batch);
             let schema = table.schema.load();
             for (key, slot) in batch.iter().filter(|&(_, slot)| slot.expires() && is_row(Some(slot))) {
                 // A row that is corrupted stays: whoever reads it is told. The others must not wait for it.

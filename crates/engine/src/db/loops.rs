@@ -39,13 +39,15 @@ impl Engine {
         self.scheduler.start(self, &self.background_jobs())
     }
 
-    /// The loops that this store wants: prefaulting extents and index memory, gc, consolidation, the cache, sweeping, merging sorted tables, syncing.
+    /// The loops that this store wants: prefaulting extents and index memory, gc, sealing, merging groups, consolidation, the cache, sweeping, merging sorted tables, syncing.
     fn background_jobs(&self) -> Vec<Job<Engine>> {
         // Where a write makes its own lines durable, writing them down would cost a sync that nothing else asks for.
         let syncs = !self.persists_in_place;
-        let all: [(bool, Job<Engine>); 7] = [
+        let all: [(bool, Job<Engine>); 9] = [
             (true, ("prefault", Engine::prefault_loop)),
             (true, ("gc", Engine::gc_loop)),
+            (self.options.seal, ("seal", Engine::seal_loop)),
+            (self.options.seal, ("groups", Engine::groups_loop)),
             (self.options.merge, ("consolidate", Engine::consolidation_loop)),
             (self.cache.exists(), ("cache", Engine::cache_loop)),
             (true, ("sweep", Engine::sweep_loop)),

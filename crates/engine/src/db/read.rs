@@ -36,7 +36,6 @@ use super::engine::{Engine, TableShared};
 use super::lower::{LowerAhead, LowerLooks, LowerRecords, SeenBelow};
 use super::prefetch::{RowPrefetch, prefetch_row};
 use crate::cache::{self, Cache};
-use crate::epoch::Guard;
 use crate::index::{LogSlot, Slot, SlotTarget, Tag};
 use crate::log::format::{CACHED_OFFSET, RawRecord, Record, RecordKind};
 use crate::log::{self, LogGuard, LogView};
@@ -80,7 +79,7 @@ impl fmt::Debug for ReadView<'_> {
 impl<'e> ReadView<'e> {
     /// What keeps it, for who asks the index or publishes in it.
     #[inline]
-    pub(crate) fn guard(&self) -> &Guard<'e> {
+    pub(crate) fn guard(&self) -> &LogGuard<'e> {
         &self.guard
     }
 

@@ -236,6 +236,12 @@ struct Built {
 
 /// Saving.
 impl Engine {
+    /// About so many bytes take the keys that groups have.
+    fn sealed_bytes(&self) -> u64 {
+        const BYTES_OF_KEY: u64 = 40;
+        self.catalog.all().iter().map(|table| table.levels.sealed_rows() * BYTES_OF_KEY).sum()
+    }
+
     /// Saves the index of a store that is closed now, if there is something to be gained.
     ///
     /// # Errors
@@ -249,7 +255,9 @@ impl Engine {
             return Ok(());
         }
         // More than it takes: a tree has room in its leaves, and keys share what they begin with.
-        let Some(pieces) = self.log.save_index(self.arena.bytes()) else { return Ok(()) };
+        let Some(pieces) = self.log.save_index(self.arena.bytes() + self.sealed_bytes()) else {
+            return Ok(());
+        };
         let mut sections = SectionWriter::new(pieces);
         for segment in &segments {
             let out = sections.entry((SEGMENTS, 0), segment.bytes())?;

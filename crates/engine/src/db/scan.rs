@@ -220,7 +220,7 @@ impl Scan {
         let wanted = state.step.min(*limit);
         let range = (as_slice(from), as_slice(to));
         let content = shared.content();
-        let more = shared.levels.scan(range, *reverse, wanted, view.guard(), &mut state.batch);
+        let more = shared.levels.scan(range, *reverse, wanted, view.guard(), &mut state.batch)?;
         // What was in the index of another content was not all that this had.
         if shared.below() || shared.content() != content {
             drop(view);
@@ -326,7 +326,7 @@ mod tests {
     #[test]
     fn the_rows_before_a_damaged_one_come_before_its_error() {
         let (sim, db, table) = of_rows(20, &Clock::manual(1_000));
-        let slot = table.shared().levels.locate(&[5], &db.engine.epoch.pin()).and_then(|slot| slot.in_log());
+        let slot = table.shared().levels.locate(&[5], &db.engine.log.pin()).and_then(|slot| slot.in_log());
         // The key is under the checksum of the prefix, which is looked at with every row.
         crate::tier::rot(&sim, slot.unwrap().offset() + 8, 0x10);
         let mut scan = table.scan();

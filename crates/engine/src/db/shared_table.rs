@@ -89,6 +89,7 @@ impl TableShared {
 
     /// Says that rows of it are on their way to sorted tables. Who wrote before without knowing has published when all appenders have been locked once.
     pub(crate) fn begin_move(&self) {
+        self.levels.begin_move();
         self.moving.store(true, Ordering::SeqCst);
         self.below.store(true, Ordering::SeqCst);
     }
@@ -96,6 +97,7 @@ impl TableShared {
     /// What was on its way has come there, or stays.
     pub(crate) fn end_move(&self) {
         self.moving.store(false, Ordering::Release);
+        self.levels.end_move();
     }
 
     /// Tells its content from those before and after it: the number, the index and whether rows are below belong together if this was the same before and after all of

@@ -12,10 +12,9 @@ use smallvec::SmallVec;
 use super::catalog::Catalog;
 use super::chain::{Chain, replaced_by};
 use crate::Result;
-use crate::epoch::Guard;
 use crate::index::{LogSlot, Slot};
-use crate::log::LogView;
 use crate::log::format::{FLAG_EXPIRES, Record, RecordKind};
+use crate::log::{LogGuard, LogView};
 use crate::sync::atomic::{Ordering, fence};
 
 /// Bytes of a row's body and what takes their place.
@@ -85,7 +84,7 @@ pub(crate) fn mend<'d, 'a: 'd>(
 pub(crate) fn mend_torn(
     log: LogView<'_>,
     catalog: &Catalog,
-    guard: &Guard<'_>,
+    guard: &LogGuard<'_>,
     row: &Record<'_>,
 ) -> Result<()> {
     let mut writes: Vec<(u64, Vec<u8>)> = Vec::new();

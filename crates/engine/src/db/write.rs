@@ -39,7 +39,7 @@ use crate::index::{LogSlot, Slot, Tag};
 use crate::levels::index_full;
 use crate::log::format::{FLAG_MERGEABLE, Record, RecordKind, RecordRef};
 use crate::log::segment::SEGMENT_HEADER_BYTES;
-use crate::log::{LogView, NoSpace, check_fits};
+use crate::log::{LogGuard, LogView, NoSpace, check_fits};
 use crate::space::{Claim, NoRoom};
 use crate::sst::SstKey;
 use crate::sync::atomic::Ordering;
@@ -68,6 +68,8 @@ pub(crate) enum WaitOutcome {
 pub(super) struct SpaceWaits {
     idle: u32,
     unanswered: u32,
+    /// It was tried again at once, since there was room by then.
+    has_tried_again: bool,
 }
 
 impl SpaceWaits {
@@ -180,7 +182,8 @@ impl Engine {
         let mut appender = self.log.appender();
         let spec = draft.spec(table.id_for_write()?, key);
         // While the appender is locked the table is neither cleared nor loaded.
-        let hides_below = draft.kind == RecordKind::Tombstone && self.may_be_below(table, key);
+        let hides_below =
+            draft.kind == RecordKind::Tombstone && self.must_hide((table, key), &self.log.pin());
         let bytes = spec.record_bytes();
         let over = |no_space| self.claim_over(table, key, no_space);
         let reservation = match appender.reserve_or(&self.log, draft.segment(), bytes, draft.claim(), over) {
@@ -225,6 +228,12 @@ impl Engine {
         table.below() && (table.is_moving() || self.runs.may_hold(table.id.load(Ordering::Acquire), key))
     }
 
+    /// Whether a tombstone must hide something: that, or what groups have of the key. With an appender locked, which is held until the tombstone is published.
+    #[inline]
+    pub(super) fn must_hide(&self, (table, key): (&TableShared, &[u8]), guard: &LogGuard<'_>) -> bool {
+        self.may_be_below(table, key) || table.levels.may_be_sealed(key, guard)
+    }
+
     /// What a write that was refused may claim, if it goes over a row: then it takes what it replaces with it, and may have of what is
     /// held back from new rows.
     #[cold]
@@ -236,7 +245,7 @@ impl Engine {
     ) -> std::result::Result<Claim, NoSpace> {
         match no_space {
             NoSpace::Full(NoRoom { claim: Claim::Write, .. })
-                if is_row(table.levels.locate(key, &self.epoch.pin())) =>
+                if is_row(table.levels.locate(key, &self.log.pin())) =>
             {
                 Ok(Claim::Overwrite)
             }
@@ -328,7 +337,15 @@ impl Engine {
     /// Waits for rows to leave a full index. The extents that they leave come back after their keys are gone.
     fn wait_for_index(&self, full: Error, waits: &mut SpaceWaits) -> Result<()> {
         let returns = self.log.space().returns();
-        if !self.may_gain_index() || waits.are_enough() || !self.has_gc_thread() {
+        let (taken, most) = (self.arena.bytes(), self.options.index_bytes_max);
+        if taken.saturating_add(most / 32) < most && !std::mem::replace(&mut waits.has_tried_again, true) {
+            // A seal or a move that has just ended.
+            return Ok(());
+        }
+        if !(self.may_gain_index_by_seal() || self.may_gain_index())
+            || waits.are_enough()
+            || !self.has_gc_thread()
+        {
             return Err(full);
         }
         if !self.options.wait_for_space {
@@ -336,7 +353,9 @@ impl Engine {
             *self.gc.returns_at_busy.lock() = Some(returns);
             return Err(Error::new(ErrorKind::Busy, full.message()));
         }
-        waits.record(self.await_gc_cycle(returns, WAIT));
+        let waited = self.await_gc_cycle(returns, WAIT);
+        // Cycles of gc say nothing of a seal that is under way.
+        waits.record(if self.is_sealing_or_merging() { WaitOutcome::Unanswered } else { waited });
         Ok(())
     }
 
@@ -482,7 +501,7 @@ impl Engine {
     pub(super) fn delete(&self, table: &TableShared, key: &[u8]) -> Result<bool> {
         self.counters.add(Count::Delete);
         // The guard goes at once: a write that waits for space must hold none.
-        let slot = table.levels.locate(key, &self.epoch.pin());
+        let slot = table.levels.locate(key, &self.log.pin());
         match slot {
             Some(slot) if slot.expires() => self.delete_seen(table, key),
             slot if is_row(slot) => {
@@ -506,7 +525,7 @@ impl Engine {
         // Also under the lock of the key's leaf: what took its place meanwhile may be below.
         let is_there = |slot: Option<Slot>| is_row(slot) || slot.is_none() && self.may_be_below(table, key);
         // The guard goes at once: a write that waits for space must hold none.
-        let slot = table.levels.locate(key, &self.epoch.pin());
+        let slot = table.levels.locate(key, &self.log.pin());
         if is_there(slot) {
             let entry = IndexEntry::new(table, key);
             self.write(entry, &Draft::tombstone(), |_| (), |old| is_there(old.map(Slot::from)))?;
@@ -525,7 +544,7 @@ impl Engine {
     }
 
     fn has_no_slot(&self, table: &TableShared, key: &[u8]) -> bool {
-        table.levels.locate_version(key, &self.epoch.pin()).is_none()
+        table.levels.locate_version(key, &self.log.pin()).is_none()
     }
 
     /// Whether a delta with a body of `bytes` may go over whatever sorted tables have of a key of which the index has nothing. They may have something: else it

@@ -216,7 +216,7 @@ mod tests {
     }
 
     fn slot(table: &Table, key: u64) -> Option<Slot> {
-        table.shared().levels.locate_version(key.key_bytes().as_ref(), &table.engine().epoch.pin())
+        table.shared().levels.locate_version(key.key_bytes().as_ref(), &table.engine().log.pin())
     }
 
     /// A counter that was written far more often than a slot can count, and then never again, leaves the log like any row.

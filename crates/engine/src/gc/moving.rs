@@ -83,6 +83,8 @@ enum WayOut {
 struct FoundSlot {
     slot: LogSlot,
     is_cached: bool,
+    /// Only a group has the key.
+    is_sealed: bool,
 }
 
 /// A segment on its way out.
@@ -314,6 +316,7 @@ impl Engine {
         let MoveUnderWay { kind, found, mut victims, moving, mut taken } = under_way;
         let found = found.sorted();
         self.write_run(kind, &found, &victims)?;
+        self.forget_sealed(&found, &victims);
         // From here on nothing of a victim is let go of before it is free.
         let is_victim = |extent: &u32| victims.iter().any(|victim| victim.emptied.extent == *extent);
         taken.extents.retain(|extent| !is_victim(extent));
@@ -376,11 +379,11 @@ impl Engine {
                     None => WayOut::Gone,
                 };
                 match (way, slot) {
-                    (WayOut::Moves, Some(FoundSlot { slot, .. }))
+                    (WayOut::Moves, Some(FoundSlot { slot, is_sealed, .. }))
                         if kind == MoveKind::All || slot.tag() == Tag::Tombstone =>
                     {
                         let bytes = record.record_bytes() as u32;
-                        found.push((record.table(), record.key()), number, (slot, bytes));
+                        found.push((record.table(), record.key()), number, (slot, bytes, is_sealed));
                     }
                     (WayOut::Moves | WayOut::Stays, _) => {
                         victim.copied += loop {
@@ -404,11 +407,13 @@ impl Engine {
     /// index forgets it.
     fn found_slots(&self, table: &TableShared, records: &[Record<'_>]) -> [Option<FoundSlot>; GROUP] {
         let guard = self.log.pin();
-        let found = self.slots_of(table, records, &guard);
-        found.map(|slot| {
-            slot.map(|slot| FoundSlot {
+        let (found, sealed) = self.slots_of(table, records, &guard);
+        std::array::from_fn(|i| {
+            let slot = found[i]?;
+            Some(FoundSlot {
                 slot: self.cache.log_slot(slot, &guard),
                 is_cached: slot.is_cached(),
+                is_sealed: sealed[i],
             })
         })
     }
@@ -417,7 +422,7 @@ impl Engine {
         &self,
         table: &TableShared,
         extent: u32,
-        (record, FoundSlot { slot, is_cached }): (&Record<'_>, FoundSlot),
+        (record, FoundSlot { slot, is_cached, .. }): (&Record<'_>, FoundSlot),
         upto: u64,
     ) -> Result<WayOut> {
         // What is cached is read often. It has one more round in the log, and not for ever: all rows may be.
@@ -425,6 +430,7 @@ impl Engine {
             return Ok(WayOut::Stays);
         }
         if slot.offset() != record.offset() {
+            self.check_known(slot)?;
             let may_be_under = slot.depth() > 0 && slot.tag() != Tag::Tombstone;
             return Ok(if may_be_under { WayOut::Stays } else { WayOut::Gone });
         }
@@ -540,6 +546,30 @@ impl Engine {
         is_any_table_gone
     }
 
+    /// Step 4 for what only groups have: their entries, which nobody can take back, do not count from now on. All that lives in the victims is below, or was copied; what is stored over
+    /// such an entry by one who found it before this says so ([`Levels::was_stored_over`](crate::levels::Levels::was_stored_over)).
+    ///
+    /// Where a table has groups this comes before the young index forgets anything, whether or not something was found in a group alone: of a key that is in both, as one is that was written over and merged in place since, the
+    /// entry would count again.
+    fn forget_sealed(&self, found: &[Movable<'_>], victims: &[Victim<'_>]) {
+        let of_tables = found.chunk_by(|one, next| one.table == next.table);
+        let has_groups = |of_one: &&[Movable<'_>]| {
+            self.catalog.by_id(of_one[0].table).is_some_and(|table| table.levels.has_groups())
+        };
+        let of_tables: SmallVec<[_; 4]> = of_tables.filter(has_groups).collect();
+        if of_tables.is_empty() {
+            return;
+        }
+        // Who does not find them there any more looks below, and not at what counted there before.
+        for of_one in of_tables {
+            let keys = of_one.iter().filter(|movable| movable.is_sealed).map(|movable| movable.key);
+            self.runs.forget_rows_in_memory(of_one[0].table, keys);
+        }
+        // With all appenders locked, so that whoever has one finds an entry again that he found: a batch looks at its rows, and again when it publishes.
+        let _every_appender = self.log.every_appender();
+        self.log.record_emptied(victims.iter().map(|victim| victim.emptied.extent));
+    }
+
     /// Takes these records of a table out of its index; `gone` says which were as they were found.
     fn forget_of(
         &self,
@@ -551,8 +581,15 @@ impl Engine {
         let entries = found.iter().map(|movable| (movable.key, Slot::from(movable.slot)));
         let entries: SmallVec<[_; FORGOTTEN_TOGETHER]> = entries.collect();
         table.levels.forget_in_order(&entries, guard, gone);
-        // What is cached stands there with another slot.
+        // An appender is held: it is not cleared meanwhile.
+        let (is_there, mut sealed) = (table.id.load(Ordering::Acquire) == found[0].table, 0);
         for (movable, is_gone) in found.iter().zip(gone).filter(|(_, is_gone)| !**is_gone) {
+            if movable.is_sealed {
+                *is_gone = is_there && !table.levels.was_stored_over(movable.slot.offset());
+                sealed += u64::from(*is_gone);
+                continue;
+            }
+            // What is cached stands there with another slot.
             let forgotten = self.publish(IndexEntry::of_known(table, movable.key), guard, |now| {
                 match now == Some(movable.slot) {
                     true => (Decision::Remove, true),
@@ -561,6 +598,7 @@ impl Engine {
             });
             *is_gone = forgotten.unwrap_or(false);
         }
+        table.levels.count_moved(sealed);
     }
 
     /// Relocates what is live of these records of a victim; those that cannot be, for want of room or because of what is wrong, are left. Whether anything is wrong: then some will
@@ -731,7 +769,7 @@ impl Engine {
 }
 
 #[cfg(all(test, shuttle))]
-mod shuttle;
+pub(super) mod shuttle;
 #[cfg(test)]
 #[cfg(not(shuttle))]
 pub(crate) mod tests;

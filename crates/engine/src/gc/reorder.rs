@@ -108,7 +108,7 @@ impl Engine {
         let mut batch = ScanBatch::new();
         for _ in 0..RANGES_EACH {
             let guard = self.log.pin();
-            let more = table.levels.next_rows(&mut cursor, ROWS, &guard, &mut batch);
+            let more = table.levels.next_young_rows(&mut cursor, ROWS, &guard, &mut batch);
             // Somebody may have been here before.
             if !are_out_of_order(batch.slots()) {
                 return true;

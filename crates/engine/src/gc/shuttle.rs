@@ -8,6 +8,7 @@ use ::shuttle::thread;
 use hedgerow_device::{Clock, CrashModel, CrashSim, FastTier, Survivors};
 
 use crate::index::Slot;
+use crate::log::PlaceState;
 use crate::sync::atomic::{AtomicU8, Ordering};
 use crate::sync::{Arc, explore_store};
 use crate::{CacheMode, Db, Durability, Options, Result, RowRef, Schema, Snapshot, Table, Type, Value};
@@ -291,7 +292,7 @@ fn a_place_from_before_is_kept_or_known_to_be_emptied() {
                 let log = &store.table.engine().log;
                 for _ in 0..2 * LOOKS {
                     let guard = log.pin();
-                    let is_kept = guard.view().is_kept(place, below);
+                    let is_kept = guard.view().kept(place, below) == PlaceState::There;
                     for _ in 0..if is_kept { LOOKS } else { 0 } {
                         let record = guard.view().record(place).expect("nothing was written over it");
                         assert_eq!(record.key(), STAYS[0]);

@@ -512,7 +512,7 @@ fn tombstones_of_an_emptied_table_go_where_the_index_has_no_room() {
         while db.collect().unwrap() > 0 {}
         db.check_counts().unwrap();
         assert!(!queue.engine().gc.counts_lost.load(Ordering::Relaxed));
-        let guard = queue.engine().epoch.pin();
+        let guard = queue.engine().log.pin();
         let older = |n| Some(queue.shared().levels.locate_version(&key(n), &guard)?.older_versions());
         let counted = (0..500).filter(|n| older(*n).is_some_and(|older| older > 0)).count();
         assert!(counted < 100, "{counted} of 500 have a row in the log, opened again: {opened_again}");

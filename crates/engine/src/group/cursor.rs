@@ -28,6 +28,11 @@ impl<'g, B: LeafBytes> GroupCursor<'g, B> {
         GroupCursor { group, bytes, at: None, key: Vec::new() }
     }
 
+    /// What it walks.
+    pub fn group(&self) -> &'g Group {
+        self.group
+    }
+
     /// The key and the slot that it is at.
     pub fn entry(&self) -> Option<(&[u8], u64)> {
         self.at.map(|at| (self.key.as_slice(), at.bytes.slot(at.entry)))

@@ -7,6 +7,7 @@
 
 use std::ops::Range;
 
+use super::LeafPlace;
 use super::leaf::{LEAF_BYTES, Leaf, LeafBuilder};
 use super::separators::{Separators, SeparatorsBuilder, separator};
 
@@ -61,17 +62,17 @@ impl LeavesSoFar {
         self.greatest.extend_from_slice(last);
     }
 
-    fn finish(self, number: u64, bytes: u32) -> LeafExtent {
+    fn finish(self, place: LeafPlace, bytes: u32) -> LeafExtent {
         let LeavesSoFar { separators, places, leaves, entries, least, greatest } = self;
         let keys = [least.into(), greatest.into()];
-        LeafExtent { number, separators: separators.finish(), places, leaves, entries, bytes, keys }
+        LeafExtent { place, separators: separators.finish(), places, leaves, entries, bytes, keys }
     }
 }
 
 /// Packs the entries of one extent.
 #[derive(Debug)]
 pub struct LeafExtentWriter {
-    number: u64,
+    place: LeafPlace,
     bytes_max: usize,
     bytes: Vec<u8>,
     leaf: LeafBuilder,
@@ -81,10 +82,10 @@ pub struct LeafExtentWriter {
 }
 
 impl LeafExtentWriter {
-    /// Of the extent with this number, which is unique in the life of the store; it takes no more than `bytes_max`.
-    pub fn new(number: u64, bytes_max: usize) -> LeafExtentWriter {
+    /// Of this extent, which takes no more than `bytes_max`.
+    pub fn new(place: LeafPlace, bytes_max: usize) -> LeafExtentWriter {
         LeafExtentWriter {
-            number,
+            place,
             bytes_max,
             bytes: Vec::with_capacity(bytes_max),
             leaf: LeafBuilder::default(),
@@ -118,7 +119,7 @@ impl LeafExtentWriter {
             return;
         }
         let (place, count) = ((self.bytes.len() / LEAF_BYTES) as u32, self.leaf.count());
-        let leaf = self.leaf.finish(self.number, place);
+        let leaf = self.leaf.finish(self.place.number, place);
         self.known.push([&self.first, &self.last], count, (place, (leaf.len() / LEAF_BYTES) as u32));
         self.bytes.extend_from_slice(&leaf);
     }
@@ -126,7 +127,7 @@ impl LeafExtentWriter {
     /// The bytes of the extent, and what is kept of it in memory.
     pub fn finish(mut self) -> (Vec<u8>, LeafExtent) {
         self.finish_leaf();
-        let extent = self.known.finish(self.number, self.bytes.len() as u32);
+        let extent = self.known.finish(self.place, self.bytes.len() as u32);
         (self.bytes, extent)
     }
 }
@@ -134,7 +135,7 @@ impl LeafExtentWriter {
 /// What is kept in memory of an extent.
 #[derive(Debug)]
 pub struct LeafExtent {
-    number: u64,
+    place: LeafPlace,
     separators: Separators,
     places: LeafPlaces,
     leaves: u32,
@@ -146,28 +147,36 @@ pub struct LeafExtent {
 /// A leaf that is not what was written there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DamagedLeaf {
-    /// The number of its extent.
-    pub number: u64,
-    /// Its place, in KiB.
+    /// Its extent.
+    pub extent: LeafPlace,
+    /// Its place there, in KiB.
     pub place: u32,
 }
 
+impl DamagedLeaf {
+    /// Where it begins, to whoever lends it.
+    pub fn at(&self) -> u64 {
+        self.extent.at + u64::from(self.place) * LEAF_BYTES as u64
+    }
+}
+
 impl LeafExtent {
-    /// Of the extent of this number, whose leaves are `bytes`: all are read and verified.
+    /// Of this extent, whose leaves are `bytes`: all are read and verified.
     ///
     /// # Errors
     /// The first leaf that is not of this extent, or not in order.
-    pub fn walked(number: u64, bytes: &[u8]) -> Result<LeafExtent, DamagedLeaf> {
+    pub fn walked(extent: LeafPlace, bytes: &[u8]) -> Result<LeafExtent, DamagedLeaf> {
         let mut known = LeavesSoFar::default();
         let (mut at, mut first, mut last) = (0, Vec::new(), Vec::new());
         while at < bytes.len() {
             let place = (at / LEAF_BYTES) as u32;
-            let leaf = Leaf::parse(&bytes[at..], number, place).ok_or(DamagedLeaf { number, place })?;
-            let Some(end) = leaf.count().checked_sub(1) else { return Err(DamagedLeaf { number, place }) };
+            let leaf =
+                Leaf::parse(&bytes[at..], extent.number, place).ok_or(DamagedLeaf { extent, place })?;
+            let Some(end) = leaf.count().checked_sub(1) else { return Err(DamagedLeaf { extent, place }) };
             leaf.key_into(0, &mut first);
             leaf.key_into(end, &mut last);
             if known.leaves > 0 && known.greatest >= first {
-                return Err(DamagedLeaf { number, place });
+                return Err(DamagedLeaf { extent, place });
             }
             let kib = (leaf.bytes_len() / LEAF_BYTES) as u32;
             known.push([&first, &last], leaf.count(), (place, kib));
@@ -175,15 +184,15 @@ impl LeafExtent {
         }
         // An extent without a leaf was never written.
         if known.leaves == 0 {
-            Err(DamagedLeaf { number, place: 0 })
+            Err(DamagedLeaf { extent, place: 0 })
         } else {
-            Ok(known.finish(number, bytes.len() as u32))
+            Ok(known.finish(extent, bytes.len() as u32))
         }
     }
 
-    /// Its number, which no other use of an extent has.
-    pub fn number(&self) -> u64 {
-        self.number
+    /// Which it is.
+    pub fn place(&self) -> LeafPlace {
+        self.place
     }
 
     /// The least key and the greatest.
@@ -232,8 +241,8 @@ impl LeafExtent {
     /// # Errors
     /// If it is not what was written there.
     pub fn leaf<'b>(&self, leaf: u32, bytes: &'b [u8]) -> Result<Leaf<'b>, DamagedLeaf> {
-        let place = self.places.of(leaf);
-        Leaf::parse(bytes, self.number, place).ok_or(DamagedLeaf { number: self.number, place })
+        let (extent, place) = (self.place, self.places.of(leaf));
+        Leaf::parse(bytes, extent.number, place).ok_or(DamagedLeaf { extent, place })
     }
 }
 
@@ -246,12 +255,16 @@ mod tests {
             .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
     }
 
+    fn place(number: u64) -> LeafPlace {
+        LeafPlace { number, at: 0 }
+    }
+
     fn extents_of(keys: &[Vec<u8>], bytes_max: usize) -> Vec<(Vec<u8>, LeafExtent)> {
-        let (mut extents, mut writer) = (Vec::new(), LeafExtentWriter::new(1, bytes_max));
+        let (mut extents, mut writer) = (Vec::new(), LeafExtentWriter::new(place(1), bytes_max));
         for (n, key) in keys.iter().enumerate() {
             if !writer.push(key, n as u64 + 1, hash(key)) {
                 extents.push(writer.finish());
-                writer = LeafExtentWriter::new(extents.len() as u64 + 1, bytes_max);
+                writer = LeafExtentWriter::new(place(extents.len() as u64 + 1), bytes_max);
                 assert!(writer.push(key, n as u64 + 1, hash(key)));
             }
         }
@@ -270,7 +283,7 @@ mod tests {
         let mut n = 0;
         for (bytes, extent) in &extents {
             assert!(bytes.len() <= bytes_max && bytes.len() == extent.bytes() as usize);
-            let walked = LeafExtent::walked(extent.number(), bytes).unwrap();
+            let walked = LeafExtent::walked(extent.place(), bytes).unwrap();
             let described =
                 |extent: &LeafExtent| format!("{:?} {} {}", extent.keys(), extent.entries(), extent.leaves());
             assert_eq!(described(&walked), described(extent));
@@ -312,16 +325,17 @@ mod tests {
             let mut flipped = bytes.clone();
             flipped[at] ^= 4;
             assert_eq!(
-                LeafExtent::walked(1, &flipped).unwrap_err(),
-                DamagedLeaf { number: 1, place: (at / LEAF_BYTES) as u32 }
+                LeafExtent::walked(place(1), &flipped).unwrap_err(),
+                DamagedLeaf { extent: place(1), place: (at / LEAF_BYTES) as u32 }
             );
         }
-        let refused = |number, bytes: &[u8]| LeafExtent::walked(number, bytes).unwrap_err();
-        assert_eq!(refused(2, &bytes), DamagedLeaf { number: 2, place: 0 }, "of another extent");
-        assert_eq!(refused(1, &[]), DamagedLeaf { number: 1, place: 0 }, "of nothing");
+        let walked = |number, bytes: &[u8]| LeafExtent::walked(place(number), bytes);
+        let refused = |number, bytes: &[u8]| walked(number, bytes).unwrap_err();
+        assert_eq!(refused(2, &bytes), DamagedLeaf { extent: place(2), place: 0 }, "of another extent");
+        assert_eq!(refused(1, &[]), DamagedLeaf { extent: place(1), place: 0 }, "of nothing");
         let swapped = [&bytes[LEAF_BYTES..2 * LEAF_BYTES], &bytes[..LEAF_BYTES]].concat();
-        assert_eq!(refused(1, &swapped), DamagedLeaf { number: 1, place: 0 });
-        let cut = LeafExtent::walked(1, &bytes[..bytes.len() - LEAF_BYTES]).unwrap();
+        assert_eq!(refused(1, &swapped), DamagedLeaf { extent: place(1), place: 0 });
+        let cut = walked(1, &bytes[..bytes.len() - LEAF_BYTES]).unwrap();
         assert!(cut.entries() < extent.entries());
     }
 }

@@ -128,6 +128,12 @@ impl GroupFilter {
         slots.map(|slot| (slot, self.entry(slot.0, slot.1))).find(|(_, entry)| entry.tag() == tag)
     }
 
+    /// Starts loading what a look for a key of this hash looks at.
+    pub fn prefetch(&self, hash: u64) {
+        let (_, buckets) = self.place_of(hash);
+        buckets.into_iter().for_each(|bucket| hedgerow_device::prefetch(&self.buckets[bucket]));
+    }
+
     /// Looks for a key of this hash. `oldest` and `newest` are the numbers of the groups that the asker sees, both included.
     pub fn look(&self, hash: u64, oldest: u64, newest: u64) -> FilterLook {
         let (tag, buckets) = self.place_of(hash);

@@ -3,7 +3,7 @@
 //! Owns [`LeafBuilder`], which packs entries into leaves, and [`Leaf`], which looks into one. Promises that a leaf which [verifies](Leaf::parse) is what was written at that place of that extent. Must not know
 //! where extents are, nor what a slot leads to.
 //!
-//! Keys are composite: the number of a table, big-endian, and a row's key. A leaf is written once and never changed: 1 KiB, or as many of them as its only key needs.
+//! A leaf is written once and never changed: 1 KiB, or as many of them as its only key needs.
 //!
 //! ```text
 //!  0     4      6      8          12   16

@@ -35,6 +35,8 @@ pub struct GroupLevels {
 pub struct GroupLook {
     /// The slot of the newest entry.
     pub slot: Option<u64>,
+    /// The [stamp](Group::stamp) of the group that has it; 0 of none.
+    pub stamp: u64,
     /// The groups that were asked: a leaf of each.
     pub asked: u32,
 }
@@ -48,6 +50,11 @@ impl GroupLevels {
     /// The group below them.
     pub fn l1(&self) -> &Arc<Group> {
         &self.l1
+    }
+
+    /// All groups, newest first.
+    pub fn newest_first(&self) -> impl Iterator<Item = &Arc<Group>> {
+        self.l0.iter().map(|of| &of.group).chain([&self.l1]).filter(|group| group.entries() > 0)
     }
 
     /// The filter of L0.
@@ -72,6 +79,17 @@ impl GroupLevels {
         GroupLevels { l0, l1: Arc::clone(&self.l1), filter: self.filter.clone() }
     }
 
+    /// The same with another group in the place of the newest of L0, which has that one's number and all of its keys.
+    #[must_use]
+    pub fn with_newest(&self, newest: NumberedGroup) -> GroupLevels {
+        debug_assert!(
+            self.l0.first().is_some_and(|before| before.number == newest.number),
+            "the newest goes on"
+        );
+        let l0 = std::iter::once(newest).chain(self.l0.iter().skip(1).cloned()).collect();
+        GroupLevels { l0, l1: Arc::clone(&self.l1), filter: self.filter.clone() }
+    }
+
     /// The same once all groups of L0 up to this number were merged with L1.
     #[must_use]
     pub fn merged(&self, upto: u64, l1: Arc<Group>) -> GroupLevels {
@@ -86,6 +104,13 @@ impl GroupLevels {
         }
     }
 
+    /// Starts loading what tells which groups may have a key.
+    pub fn prefetch(&self, key: &[u8]) {
+        if let Some(filter) = self.filter.as_ref().filter(|_| !self.l0.is_empty()) {
+            filter.prefetch(hash_of(key));
+        }
+    }
+
     /// The newest entry of a key.
     ///
     /// # Errors
@@ -96,11 +121,11 @@ impl GroupLevels {
         for of in self.may_have(hash) {
             asked += 1;
             if let Some(slot) = of.group.get(key, hash, bytes)? {
-                return Ok(GroupLook { slot: Some(slot), asked });
+                return Ok(GroupLook { slot: Some(slot), stamp: of.group.stamp(), asked });
             }
         }
         let asked = asked + u32::from(self.l1.entries() > 0);
-        Ok(GroupLook { slot: self.l1.get(key, hash, bytes)?, asked })
+        Ok(GroupLook { slot: self.l1.get(key, hash, bytes)?, stamp: self.l1.stamp(), asked })
     }
 
     /// The groups of L0 that may have a key of this hash.

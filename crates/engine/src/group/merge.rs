@@ -90,6 +90,11 @@ impl<'g, B: LeafBytes> MergedEntries<'g, B> {
         Ok(())
     }
 
+    /// The [stamp](Group::stamp) of the group whose entry it is at; 0 at the end.
+    pub fn stamp(&self) -> u64 {
+        self.heap.first().map_or(0, |first| self.cursors[*first].group().stamp())
+    }
+
     /// The entry that it is at.
     pub fn entry(&self) -> Option<(&[u8], u64)> {
         self.cursors[*self.heap.first()?].entry()

@@ -7,7 +7,7 @@ use super::*;
 
 type Model = BTreeMap<Vec<u8>, u64>;
 
-/// Extents in memory, by number.
+/// Extents in memory, by number, which is their place, too.
 #[derive(Debug)]
 struct InMemory {
     bytes_max: usize,
@@ -15,19 +15,20 @@ struct InMemory {
 }
 
 impl LeafBytes for InMemory {
-    fn leaf_bytes(&self, number: u64, range: Range<usize>) -> Option<&[u8]> {
-        self.extents.get(&number)?.get(range)
+    fn leaf_bytes(&self, at: u64, range: Range<usize>) -> Option<&[u8]> {
+        self.extents.get(&at)?.get(range)
     }
 }
 
 impl LeafExtents for InMemory {
     type Error = Infallible;
 
-    fn take(&mut self) -> Result<(u64, usize), Infallible> {
-        Ok((self.extents.len() as u64 + 1, self.bytes_max))
+    fn take(&mut self) -> Result<(LeafPlace, usize), Infallible> {
+        let number = self.extents.len() as u64 + 1;
+        Ok((LeafPlace { number, at: number }, self.bytes_max))
     }
 
-    fn write(&mut self, number: u64, leaves: &[u8]) -> Result<(), Infallible> {
+    fn write(&mut self, LeafPlace { number, .. }: LeafPlace, leaves: &[u8]) -> Result<(), Infallible> {
         assert!(self.extents.insert(number, leaves.to_vec()).is_none() && leaves.len() <= self.bytes_max);
         Ok(())
     }
@@ -94,21 +95,21 @@ fn a_group_answers_like_a_map() {
 fn a_damaged_leaf_is_told_and_no_other() {
     let (mut bytes, model) = (InMemory::new(16 << 10), keys(5_000));
     let group = bytes.group_of(&model);
-    let number = group.extents()[1].number();
-    bytes.extents.get_mut(&number).unwrap()[3 * LEAF_BYTES + 700] ^= 1;
+    let extent = group.extents()[1].place();
+    bytes.extents.get_mut(&extent.number).unwrap()[3 * LEAF_BYTES + 700] ^= 1;
     let mut damaged = model.keys().filter(|key| {
         let got = group.get(key, hash_of(key), &bytes);
-        assert!(got.is_ok() || got == Err(DamagedLeaf { number, place: 3 }));
+        assert!(got.is_ok() || got == Err(DamagedLeaf { extent, place: 3 }));
         got.is_err()
     });
     let first = damaged.next().unwrap();
     assert!((10..200).contains(&damaged.count()));
     let mut cursor = GroupCursor::new(&group, &bytes);
-    assert_eq!(cursor.seek(first), Err(DamagedLeaf { number, place: 3 }));
+    assert_eq!(cursor.seek(first), Err(DamagedLeaf { extent, place: 3 }));
     assert_eq!(cursor.entry(), None);
-    bytes.extents.remove(&number);
+    bytes.extents.remove(&extent.number);
     let gone = group.get(first, hash_of(first), &bytes);
-    assert_eq!(gone, Err(DamagedLeaf { number, place: 3 }), "nothing is there");
+    assert_eq!(gone, Err(DamagedLeaf { extent, place: 3 }), "nothing is there");
 }
 
 /// Numbers that look random.

@@ -106,6 +106,11 @@ impl NodeArena {
         self.taken.load(Ordering::Relaxed).saturating_sub(reserved)
     }
 
+    /// Bytes of nodes that there are addresses for: beyond the budget, too, where what is there when a store is opened goes.
+    pub(crate) fn capacity(&self) -> u64 {
+        u64::from(self.memory.nodes()) * NODE_BYTES
+    }
+
     /// Takes `bytes` out of the budget for whoever must not be refused half-way.
     ///
     /// # Errors

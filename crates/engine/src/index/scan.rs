@@ -69,6 +69,13 @@ impl ScanBatch {
         self.truncate(0);
     }
 
+    /// Adds an entry behind those that are there.
+    pub(crate) fn push(&mut self, key: &[u8], slot: Slot) {
+        self.keys.extend_from_slice(key);
+        self.ends.push(self.keys.len());
+        self.slots.push(slot);
+    }
+
     fn truncate(&mut self, entries: usize) {
         self.slots.truncate(entries);
         self.ends.truncate(entries);

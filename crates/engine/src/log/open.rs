@@ -11,6 +11,7 @@ use hedgerow_device::{Clock, FastTier, TierBytes};
 
 use super::appender::Appender;
 use super::format::{END_BYTES, Record};
+use super::leaves::LeafSpace;
 use super::segment::{
     Decoded, Extents, HEADER_COPY_BYTES, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, SegmentState,
 };
@@ -157,6 +158,7 @@ impl Log {
             extents: Extents::new(extents_max.max(grown)),
             space,
             segments: Mutex::new(Segments::new()),
+            leaves: LeafSpace::new(),
             appenders_in_use: AtomicUsize::new(1),
             first_writer: AtomicUsize::new(0),
             appenders: (0..appenders).map(|_| CachePadded(Mutex::new(Appender::default()))).collect(),

@@ -26,11 +26,13 @@ pub(super) struct Segments {
     pub(super) used: BTreeMap<u32, Segment>,
     /// First extents of segments that were sealed and are mapped still as they were written.
     to_remap: VecDeque<u32>,
+    /// How many were emptied since the store was opened.
+    emptied: u64,
 }
 
 impl Segments {
     pub(super) fn new() -> Segments {
-        Segments { used: BTreeMap::new(), to_remap: VecDeque::with_capacity(TO_REMAP_MAX) }
+        Segments { used: BTreeMap::new(), to_remap: VecDeque::with_capacity(TO_REMAP_MAX), emptied: 0 }
     }
 
     /// Closes a segment: it ends at `end` with the sequence `max_sequence`, and holds such deltas.
@@ -284,15 +286,22 @@ impl Log {
         }
     }
 
-    /// No slot leads into these segments any more: whoever has a place there from elsewhere is told by [`LogView::is_kept`](super::LogView::is_kept). Before the epoch is read since which that
+    /// No slot leads into these segments any more: whoever has a place there from elsewhere is told by [`LogView::kept`](super::LogView::kept). Before the epoch is read since which that
     /// is so: who pins later sees it, and those who were before are waited for.
     pub(crate) fn record_emptied(&self, firsts: impl IntoIterator<Item = u32>) {
-        let segments = self.segments.lock();
-        for (first, segment) in firsts.into_iter().filter_map(|first| segments.used.get_key_value(&first)) {
-            for u in *first..first + segment.extents {
-                self.extents.at(u).emptied_number.store(segment.segment_number, Ordering::Relaxed);
+        let mut segments = self.segments.lock();
+        for first in firsts {
+            let Some(segment) = segments.used.get(&first) else { continue };
+            for u in first..first + segment.extents {
+                self.extents.at(u).emptied_number.store(segment.segment_number, Ordering::Release);
             }
+            segments.emptied += 1;
         }
+    }
+
+    /// How many segments [`Log::record_emptied`] was told of since the store was opened.
+    pub(crate) fn segments_emptied(&self) -> u64 {
+        self.segments.lock().emptied
     }
 
     /// Whether [`Log::record_emptied`] was told of the segment that begins at this extent.
@@ -301,7 +310,6 @@ impl Log {
     }
 
     /// Segments that are begun from now on have this number or a higher one.
-    #[cfg(all(test, shuttle))]
     pub(crate) fn next_segment_number(&self) -> u64 {
         self.next_segment_number.load(Ordering::Relaxed)
     }

@@ -29,6 +29,15 @@ pub(crate) struct LogView<'p> {
     guard: PhantomData<&'p Guard<'p>>,
 }
 
+/// What became of a record to which somebody was led before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PlaceState {
+    /// It is where it was.
+    There,
+    /// It is, or may be, elsewhere. With the number of the last segment that was emptied there: whoever finds another one the next time looked between two changes.
+    Gone(u64),
+}
+
 impl Log {
     /// Pins the epoch of the store: before the index is asked where a record is.
     #[inline]
@@ -79,14 +88,18 @@ impl<'p> LogView<'p> {
     /// ([`Log::next_segment_number`]): neither may the index lead elsewhere by now and the record be gone, nor another be there.
     ///
     /// Of a place that was taken from the index under this guard that is always so.
-    #[cfg(all(test, shuttle))]
-    pub(crate) fn is_kept(self, offset: u64, below: u64) -> bool {
+    #[inline]
+    pub(crate) fn kept(self, offset: u64, below: u64) -> PlaceState {
         let Some(extent) = self.log.extents.get(offset >> self.log.space.extent_shift()) else {
-            return false;
+            return PlaceState::Gone(0);
         };
         // In this order: where a segment is begun meanwhile, the one that was here has been emptied.
         let segment_number = extent.segment_number.load(Ordering::Acquire);
-        segment_number < below && extent.emptied_number.load(Ordering::Relaxed) < segment_number
+        let emptied_number = extent.emptied_number.load(Ordering::Acquire);
+        match segment_number < below && emptied_number < segment_number {
+            true => PlaceState::There,
+            false => PlaceState::Gone(emptied_number),
+        }
     }
 
     /// The bytes that should be the record at `offset`.

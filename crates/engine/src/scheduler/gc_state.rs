@@ -58,6 +58,11 @@ pub(crate) struct GcState {
     pub(crate) rest: Mutex<Rest>,
     /// Of the next move.
     pub(crate) next_move: AtomicU64,
+    /// One seals at a time, and one merges groups.
+    pub(crate) sealing: Mutex<()>,
+    pub(crate) merging_groups: Mutex<()>,
+    /// What the young index took after the last seal, and how many segments had been freed by then.
+    left_by_seal: [AtomicU64; 2],
     /// What the index took when the last move had ended.
     index_floor: AtomicU64,
     /// A new key was refused since the last move had ended, for want of room in the index.
@@ -419,6 +424,20 @@ impl GcState {
                 self.index_keys_full.store(full + full / INDEX_KEYS_MORE, Ordering::Relaxed);
             }
         }
+    }
+
+    /// A seal is done: the young index takes so many bytes, and so many segments have been freed since the store was opened.
+    pub(crate) fn sealed(&self, young_bytes: u64, freed: u64) {
+        [young_bytes, freed]
+            .iter()
+            .zip(&self.left_by_seal)
+            .for_each(|(now, left)| left.store(*now, Ordering::Relaxed));
+    }
+
+    /// What was told of the last seal.
+    pub(crate) fn left_by_seal(&self) -> (u64, u64) {
+        let [young_bytes, freed] = self.left_by_seal.each_ref().map(|left| left.load(Ordering::Relaxed));
+        (young_bytes, freed)
     }
 
     /// A move is under way until what is returned is dropped.

@@ -138,6 +138,11 @@ impl Pool {
         self.returns += 1;
     }
 
+    /// Whoever was refused something is to try again, though no extent came back.
+    pub(crate) fn count_return(&mut self) {
+        self.returns += 1;
+    }
+
     /// How often an extent came to be there for whoever takes it: if that has risen since a claim was refused, it may be served.
     pub(super) fn returns(&self) -> u64 {
         self.returns

@@ -61,7 +61,7 @@ struct SettingKind {
     set: fn(&mut Options, &str) -> Option<()>,
 }
 
-const KNOWN: [SettingKind; 18] = [
+const KNOWN: [SettingKind; 20] = [
     SettingKind {
         name: "merge",
         values: "on|off",
@@ -85,6 +85,12 @@ const KNOWN: [SettingKind; 18] = [
         values: "on|off",
         what: "rows that are scanned together and lie apart copied into the order of their keys",
         set: |options, value| switch(&mut options.reorder, value),
+    },
+    SettingKind {
+        name: "seal",
+        values: "on|off",
+        what: "keys that leave memory for the fast tier where the index is short of room",
+        set: |options, value| switch(&mut options.seal, value),
     },
     SettingKind {
         name: "early_stop",
@@ -127,6 +133,12 @@ const KNOWN: [SettingKind; 18] = [
         values: "bytes",
         what: "the most the fast tier may take",
         set: |options, value| number(&mut options.fast_tier_bytes_max, value),
+    },
+    SettingKind {
+        name: "index_bytes_max",
+        values: "bytes",
+        what: "the most DRAM the index may take: keys that do not fit are sealed, on the fast tier",
+        set: |options, value| number(&mut options.index_bytes_max, value),
     },
     SettingKind {
         name: "capacity",
@@ -276,11 +288,12 @@ mod tests {
     fn every_technique_can_be_switched_off() {
         let on = Options::new();
         type Technique = (&'static str, fn(&Options) -> bool);
-        let techniques: [Technique; 7] = [
+        let techniques: [Technique; 8] = [
             ("merge", |o| o.merge),
             ("swim", |o| o.swim),
             ("line_flush", |o| o.line_flush),
             ("reorder", |o| o.reorder),
+            ("seal", |o| o.seal),
             ("early_stop", |o| o.early_stop),
             ("layout", |o| o.schema_layout),
             ("verify_reads", |o| o.verify_reads),

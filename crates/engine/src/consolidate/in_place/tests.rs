@@ -86,7 +86,7 @@ fn a_merged_row_is_one_record() {
     let version = table.get(KEY).unwrap().unwrap().version();
     db.collect().unwrap();
     assert_eq!(db.metrics().chains_merged_in_place, 1);
-    let slot = table.shared().levels.locate(KEY, &table.engine().epoch.pin()).unwrap();
+    let slot = table.shared().levels.locate(KEY, &table.engine().log.pin()).unwrap();
     assert_eq!((slot.tag(), slot.older_versions(), slot.depth()), (Tag::Row, 2, 0));
     assert_eq!(table.get(KEY).unwrap().unwrap().version(), version, "no write, no new version");
     check(&table);
@@ -94,7 +94,7 @@ fn a_merged_row_is_one_record() {
     // Deltas that are in the row already must not come back over it.
     let db = open(&CrashSim::from_image(&sim.process_kill()));
     let table = db.table("t").unwrap();
-    assert_eq!(table.shared().levels.locate(KEY, &table.engine().epoch.pin()).unwrap().tag(), Tag::Row);
+    assert_eq!(table.shared().levels.locate(KEY, &table.engine().log.pin()).unwrap().tag(), Tag::Row);
     assert_eq!(table.get(KEY).unwrap().unwrap().version(), version);
     check(&table);
     db.check_counts().unwrap();

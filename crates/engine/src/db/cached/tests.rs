@@ -38,7 +38,7 @@ fn a_of(table: &Table, key: &[u8]) -> Option<u64> {
 
 /// The key's slot in the index, as it is.
 fn slot(table: &Table, key: &[u8]) -> Slot {
-    table.shared().levels.locate_version(key, &table.engine().epoch.pin()).unwrap()
+    table.shared().levels.locate_version(key, &table.engine().log.pin()).unwrap()
 }
 
 /// Reads the row and has it cached.

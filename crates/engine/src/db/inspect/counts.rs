@@ -128,7 +128,7 @@ impl CountsCheck<'_> {
             },
         )?;
         each_slot(
-            |cursor, batch| table.levels.next_tombstones(cursor, STEP, &guard, batch),
+            |cursor, batch| Ok(table.levels.next_tombstones(cursor, STEP, &guard, batch)),
             |key, slot| match slot.in_log() {
                 Some(slot) if slot.tag() == Tag::Tombstone => {
                     let records = keys.remove(key).unwrap_or(0);
@@ -238,12 +238,12 @@ fn check_version(
 
 /// Calls `visit` with all entries of a walk.
 fn each_slot(
-    next: impl Fn(&mut Cursor, &mut ScanBatch) -> bool,
+    next: impl Fn(&mut Cursor, &mut ScanBatch) -> Result<bool>,
     mut visit: impl FnMut(&[u8], Slot) -> Result<()>,
 ) -> Result<()> {
     let (mut batch, mut cursor) = (ScanBatch::default(), Cursor::default());
     loop {
-        let more = next(&mut cursor, &mut batch);
+        let more = next(&mut cursor, &mut batch)?;
         batch.iter().try_for_each(|(key, slot)| visit(key, slot))?;
         if !more {
             return Ok(());
@@ -290,15 +290,15 @@ mod tests {
 
     /// Puts another slot in the place of that of `a`, and takes it away again after a look.
     fn told_of(table: &Table, db: &Db, what: &str, other: impl FnOnce(LogSlot) -> LogSlot) {
-        let epoch = &table.engine().epoch;
+        let log = &table.engine().log;
         let levels = &table.shared().levels;
-        let old = levels.locate(b"a", &epoch.pin()).unwrap();
+        let old = levels.locate(b"a", &log.pin()).unwrap();
         let store = |slot| {
             levels
                 .publish(
                     (b"a", None),
-                    NewKey::Stored(Budget::Writes),
-                    &epoch.pin(),
+                    (NewKey::Stored(Budget::Writes), Budget::Writes),
+                    &log.pin(),
                     || false,
                     |_| (Decision::Store(slot), ()),
                 )
@@ -316,7 +316,7 @@ mod tests {
         db.check_counts().unwrap();
         told_of(&table, &db, "records in the log", |slot| slot.add_older_versions(1));
         told_of(&table, &db, "records in its chain", |slot| slot.with_depth(2));
-        let guard = table.engine().epoch.pin();
+        let guard = table.engine().log.pin();
         let other = table.shared().levels.locate(b"b", &guard).and_then(Slot::in_log).unwrap();
         told_of(&table, &db, "of another key", |_| other);
         drop(guard);

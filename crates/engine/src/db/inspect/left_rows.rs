@@ -46,7 +46,7 @@ impl View {
         }
         loop {
             let view = self.engine.read_view();
-            let more = shared.levels.next_rows(&mut cursor, ROWS_STEP, view.guard(), &mut batch);
+            let more = shared.levels.next_rows(&mut cursor, ROWS_STEP, view.guard(), &mut batch)?;
             if !visit(LeftStep::Passed)? {
                 return Ok(());
             }

@@ -75,7 +75,7 @@ impl View {
         loop {
             step();
             let view = self.engine.read_view();
-            let more = table.levels.next_rows(&mut cursor, count, view.guard(), &mut batch);
+            let more = table.levels.next_rows(&mut cursor, count, view.guard(), &mut batch)?;
             let schema = table.schema.load();
             for (key, slot) in batch.iter() {
                 let found = match &mut ahead {

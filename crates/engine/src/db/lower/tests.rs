@@ -305,7 +305,7 @@ fn blind_deltas_go_over_nothing_but_what_their_table_had() {
         let now = scope.spawn(|| read(table.get(&7u64).unwrap()));
         let before = scope.spawn(|| read(snapshot.get(&table, &7u64).unwrap()));
         std::thread::sleep(std::time::Duration::from_millis(50));
-        table.shared().levels.clear();
+        table.shared().levels.clear(&table.engine().log);
         table.shared().end_replacing();
         let new = Some((OwnedValue::Int(70), OwnedValue::Null));
         assert_eq!((now.join().unwrap(), before.join().unwrap()), (new.clone(), new));
@@ -329,7 +329,7 @@ fn a_table_that_was_dropped_has_nothing_below() {
 fn updates_of_rows_below_read_nothing() {
     let (sim, db, table) = loaded();
     let slot = |n: u64| {
-        let guard = db.engine.epoch.pin();
+        let guard = db.engine.log.pin();
         table.shared().levels.locate(n.key_bytes().as_ref(), &guard).and_then(crate::index::Slot::in_log)
     };
     sim.fail_file_calls(FileCall::Read, Fault { after: 0, sticky: true, refusal: Refusal::Io });

@@ -386,7 +386,7 @@ fn what_a_recovery_cut_off_does_not_come_back() {
     put(&table, 3, 2);
     table.engine().log.tier().persist_all().unwrap();
     let lost = {
-        let guard = table.engine().epoch.pin();
+        let guard = table.engine().log.pin();
         table.shared().levels.locate(crate::Key::key_bytes(&30u64).as_ref(), &guard).unwrap().log_offset()
     };
     let image =

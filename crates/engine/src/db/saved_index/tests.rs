@@ -40,7 +40,7 @@ fn slots_in(engine: &Engine) -> BTreeMap<(u32, Vec<u8>), Slot> {
         let visit = |key: &[u8], slot| {
             let slot = *engine.cache.log_slot(slot, &guard);
             assert_eq!(slots.insert((id, key.to_vec()), slot), None, "{}", key.escape_ascii());
-            Ok::<(), ()>(())
+            Ok(())
         };
         table.levels.each_version(&guard, visit).unwrap();
     }

@@ -287,7 +287,7 @@ impl Scan {
                 (Some(last), true) => (last, bounds.1),
             };
             let batch = &mut self.state.batch;
-            let end = table.shared().levels.scan(range, self.reverse, wanted, view.guard(), batch);
+            let end = table.shared().levels.scan(range, self.reverse, wanted, view.guard(), batch)?;
             if ahead.is_current(table) {
                 self.state.step = (self.state.step * 2).min(STEP_MAX);
                 return Ok((view, ahead, end));

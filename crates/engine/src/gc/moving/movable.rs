@@ -14,6 +14,8 @@ pub(super) struct Movable<'l> {
     head: u64,
     /// As it was found.
     pub(super) slot: LogSlot,
+    /// Only a group had it.
+    pub(super) is_sealed: bool,
     /// Of the record.
     pub(super) bytes: u32,
 }
@@ -27,10 +29,15 @@ pub(super) struct MovableRecords<'l> {
 }
 
 impl<'l> MovableRecords<'l> {
-    pub(super) fn push(&mut self, (table, key): (u32, &'l [u8]), victim: u32, (slot, bytes): (LogSlot, u32)) {
+    pub(super) fn push(
+        &mut self,
+        (table, key): (u32, &'l [u8]),
+        victim: u32,
+        (slot, bytes, is_sealed): (LogSlot, u32, bool),
+    ) {
         self.share_prefix(key);
         let head = head_of(key, self.shared);
-        self.records.push(Movable { table, victim, key, head, slot, bytes });
+        self.records.push(Movable { table, victim, key, head, slot, is_sealed, bytes });
     }
 
     /// Takes heads from where they differ from `key`, too. They hardly ever have to be made anew.
@@ -90,7 +97,7 @@ mod tests {
                 .collect();
             let mut found = MovableRecords::default();
             for (n, (table, key)) in keys.iter().enumerate() {
-                found.push((*table, key), n as u32, (LogSlot::new(Tag::Row, 8, 64), 64));
+                found.push((*table, key), n as u32, (LogSlot::new(Tag::Row, 8, 64), 64, false));
             }
             let sorted: Vec<(u32, Vec<u8>)> =
                 found.sorted().iter().map(|movable| (movable.table, movable.key.to_vec())).collect();

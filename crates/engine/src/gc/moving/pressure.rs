@@ -44,7 +44,7 @@ impl Engine {
     }
 
     /// With fewer free extents than this rows move.
-    pub(super) fn landing_extents(&self) -> u32 {
+    pub(in crate::gc) fn landing_extents(&self) -> u32 {
         landing(self.log.space().room().1, self.move_bytes_now(), self.log.extent_bytes())
     }
 
@@ -122,7 +122,7 @@ impl Engine {
 
     /// Keys in the index.
     fn index_keys(&self) -> u64 {
-        self.catalog.all().iter().map(|table| table.levels.keys()).sum()
+        self.catalog.all().iter().map(|table| table.levels.young_keys()).sum()
     }
 
     /// Whether a new key was refused since the last move, and a move may make room for it.

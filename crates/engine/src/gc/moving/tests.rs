@@ -531,7 +531,7 @@ fn a_row_that_comes_after_one_that_expired_is_there_when_the_store_is_opened_aga
     table.put_expiring(&1u64, &row! { n: 1 }, Expiry::at_unix_ms(1_050)).unwrap();
     clock.advance_ms(100);
     engine.sweep(table.shared(), &mut Pass::default()).unwrap();
-    assert!(table.shared().levels.locate(1u64.key_bytes().as_ref(), &engine.epoch.pin()).is_none(), "swept");
+    assert!(table.shared().levels.locate(1u64.key_bytes().as_ref(), &engine.log.pin()).is_none(), "swept");
     std::thread::scope(|scope| {
         scope.spawn(|| {
             table.put(&1u64, &row! { n: 2 }).unwrap();
@@ -718,7 +718,7 @@ fn a_victim_that_cannot_be_emptied_holds_up_no_other() {
     let mut rotten = 0;
     move_and_meanwhile(engine, || {
         set_swept(&table, &mut now, 3, 203);
-        let guard = engine.epoch.pin();
+        let guard = engine.log.pin();
         rotten = table.shared().levels.locate(3u64.key_bytes().as_ref(), &guard).unwrap().log_offset() + 8;
         crate::tier::rot(&sim, rotten, ROT);
     });

@@ -150,7 +150,7 @@ fn a_corrupted_version_gives_up_no_other_segment() {
 }
 
 fn place(table: &Table, i: u64) -> u64 {
-    let guard = table.engine().epoch.pin();
+    let guard = table.engine().log.pin();
     table.shared().levels.locate(&key(i), &guard).unwrap().log_offset()
 }
 

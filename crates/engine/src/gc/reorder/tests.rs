@@ -56,9 +56,9 @@ fn check(table: &Table, reverse: bool) {
 
 fn lie_apart(table: &Table) -> bool {
     let (engine, mut batch) = (table.engine(), ScanBatch::new());
-    let guard = engine.epoch.pin();
+    let guard = engine.log.pin();
     let all = usize::try_from(KEYS).unwrap();
-    table.shared().levels.next_rows(&mut Cursor::default(), all, &guard, &mut batch);
+    table.shared().levels.next_young_rows(&mut Cursor::default(), all, &guard, &mut batch);
     are_out_of_order(batch.slots())
 }
 
@@ -180,7 +180,7 @@ fn a_store_of_half_as_much_room_again_comes_into_order() {
     let (mut batch, mut apart) = (ScanBatch::new(), 0);
     for first in (0..ROWS_ALL).step_by(100) {
         let mut cursor = Cursor::at(&key(first));
-        table.shared().levels.next_rows(&mut cursor, 100, &engine.epoch.pin(), &mut batch);
+        table.shared().levels.next_young_rows(&mut cursor, 100, &engine.log.pin(), &mut batch);
         apart += u64::from(are_out_of_order(batch.slots()));
     }
     let (reordered, copied) = (db.metrics().rows_reordered, db.metrics().bytes_collected);

@@ -1,0 +1,619 @@
+//! Sealing: keys leave memory for groups on the fast tier, and their rows stay where they are (DecouKV, SIGMOD 2025: the index is merged apart from its data; BushStore, ICDE 2024: what it is merged to).
+//!
+//! Owns the steps of a seal and of a merge of groups, and when there is one. Promises that a key is in a group that everybody sees before the young index forgets it, and that what changed meanwhile stays as it is. Must not know what is in a leaf.
+//!
+//! 1. The table is **marked**: what is deleted from now on hides what groups may have of it. All appenders are passed.
+//! 2. Its young index is **walked** in the order of keys, and what may be sealed is written to leaves. May be sealed: a row, with or without deltas over it, that is neither cached nor expiring. Of such a key nothing but a write changes the slot, and the freeing of an
+//!    older record of it, which makes the count of these one less: then the key is [unsealed](crate::levels::Levels::subtract_older_version), and sealed again when there is need.
+//! 3. The group is **published**: who finds nothing in the young index finds it there. All appenders are passed once more: who looked before has published what he wrote.
+//! 4. The young index **forgets** what is as it was found. What was changed meanwhile stays there, and hides the group's entry.
+//!
+//! Groups do not survive the process: an opening finds all keys in the log, and the first cycles seal them. Groups of a table are merged once they are many. An entry whose record is gone is left out; what is hidden by the young index is not looked for.
+//!
+//! **What fails** changes nothing: leaves that no group has are free again. Where there is no room for more of them what was written by then is a group.
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::db::engine::{Engine, TableShared};
+use crate::group::{
+    Group, GroupCursor, GroupFilter, GroupLevels, GroupWriter, LeafExtents, MergedEntries, hash_of,
+};
+use crate::index::{LogSlot, ScanBatch, Slot, Tag};
+use crate::levels::{Cursor, Levels, damaged_leaf};
+use crate::log::{LeafWriter, LogView, PlaceState};
+use crate::scheduler::IdleBackoff;
+use crate::sync::atomic::Ordering;
+use crate::{ErrorKind, Result};
+
+/// Keys are sealed once the young index takes this share of what all of it may, less what groups take; before rows [move](super::moving) for it.
+const SEALS_FROM: u64 = 2;
+/// And at this share of all at the least.
+const SEALS_FROM_LEAST: u64 = 16;
+/// What the last seal left is looked at again when the young index has grown by this share.
+const SEALS_AGAIN_AFTER: u64 = 16;
+/// Or, while the index takes more than three quarters, when this share of the log was freed: what was written over is the only record of its key by then.
+const FREED_SHARE: u64 = 16;
+/// Keys that are sealed with one look at what moves: that waits meanwhile.
+const SLICE_KEYS: u64 = 512 << 10;
+/// Keys that are looked at under one guard, and those that the young index forgets together: meanwhile an appender is held.
+const STEP: usize = 1024;
+const FORGOTTEN_TOGETHER: usize = 128;
+/// Entries that are merged under one guard.
+const MERGE_STEP: usize = 16 << 10;
+/// A longer key stays in memory: a leaf of its own would be mostly empty.
+const KEY_BYTES_MAX: usize = 256;
+/// More groups than so many are merged with the one below them, and so are those that have this share of its keys.
+const GROUPS_MAX: usize = 16;
+const GROUPS_SHARE: u64 = 2;
+/// With so many no more are made: merging them finds no room.
+const GROUPS_HELD_AT: usize = 4 * GROUPS_MAX;
+/// About so many bytes of leaves for a key, besides what it has itself.
+const LEAF_BYTES_OF_KEY: u64 = 24;
+/// About so many bytes of the young index for a key, when it is opened again.
+const YOUNG_BYTES_OF_KEY: u64 = 56;
+
+/// A table whose keys are sealed, or whose groups are merged, as it was when that began.
+struct SealRun<'t> {
+    table: &'t TableShared,
+    id: u32,
+    /// Segments that were begun since have this number or a higher one.
+    below: u64,
+}
+
+impl SealRun<'_> {
+    /// The table was cleared or dropped: where its leaves were, others may be once the guards of before have gone.
+    fn is_over(&self) -> bool {
+        self.table.id.load(Ordering::Acquire) != self.id || self.table.check_there().is_err()
+    }
+}
+
+/// What became of some keys.
+struct SealedSlice {
+    /// Entries of the group.
+    written: u64,
+    /// Those that the young index has forgotten.
+    sealed: u64,
+    is_last: bool,
+}
+
+/// A table is marked as long as it is there.
+struct SealBegun<'t>(&'t TableShared);
+
+impl<'t> SealBegun<'t> {
+    fn of(engine: &Engine, table: &'t TableShared) -> SealBegun<'t> {
+        table.levels.begin_seal();
+        engine.log.barrier();
+        SealBegun(table)
+    }
+}
+
+impl Drop for SealBegun<'_> {
+    fn drop(&mut self) {
+        self.0.levels.end_seal();
+    }
+}
+
+/// Whether a table gets no more groups before those that it has are merged.
+fn is_held(table: &Arc<TableShared>) -> bool {
+    table.levels.groups().l0().len() >= GROUPS_HELD_AT
+}
+
+/// Whether a slot may be sealed by whoever began when segments had the number `below`.
+fn is_sealable(slot: Slot, log: LogView<'_>, below: u64) -> Option<LogSlot> {
+    let is_row = matches!(slot.tag(), Tag::Row | Tag::Delta) && !slot.expires();
+    let is_known = slot.older_versions() < Slot::OLDER_VERSIONS_SATURATED && !slot.bytes_unknown();
+    let slot = slot.in_log().filter(|_| is_row && is_known)?;
+    (log.kept(slot.offset(), below) == PlaceState::There).then_some(slot)
+}
+
+/// When.
+impl Engine {
+    /// The thread that seals.
+    pub(crate) fn seal_loop(&self) {
+        let (mut backoff, mut seen) = (IdleBackoff::new(Duration::from_millis(2)), 0);
+        let anything_new = |seen: &mut u64| std::mem::replace(seen, self.log.last_sequence()) != *seen;
+        while self.scheduler.back_off(&mut backoff, || anything_new(&mut seen))
+            && self.log.check_writable().is_ok()
+        {
+            // A leaf that is damaged is told to whoever looks into it.
+            drop(self.seal_if_wanted());
+        }
+    }
+
+    /// The thread that merges groups.
+    pub(crate) fn groups_loop(&self) {
+        let (mut backoff, mut seen) = (IdleBackoff::new(Duration::from_millis(2)), 0);
+        let anything_new = |seen: &mut u64| std::mem::replace(seen, self.log.last_sequence()) != *seen;
+        while self.scheduler.back_off(&mut backoff, || anything_new(&mut seen))
+            && self.log.check_writable().is_ok()
+        {
+            drop(self.merge_groups_where_wanted());
+        }
+    }
+
+    /// Merges groups that are many, or of which much is gone.
+    ///
+    /// # Errors
+    /// `Corrupted`, of a leaf; what the tier refuses. What can be done is done before.
+    pub(crate) fn merge_groups_where_wanted(&self) -> Result<()> {
+        let Some(_alone) = self.gc.merging_groups.try_lock() else { return Ok(()) };
+        let mut done = Ok(());
+        for table in self.catalog.all() {
+            done = done.and(self.merge_groups_if_wanted(&table));
+        }
+        self.log.free_retired_leaves();
+        done
+    }
+
+    /// Seals keys if the index is short of room, and there is room for them in the log.
+    ///
+    /// # Errors
+    /// `Corrupted`, of a leaf; what the tier refuses. What can be done is done before.
+    pub(crate) fn seal_if_wanted(&self) -> Result<()> {
+        let Some(_alone) = self.gc.sealing.try_lock() else { return Ok(()) };
+        let mut done = Ok(());
+        if self.wants_seal() {
+            let (before, keys) = (self.young_index_bytes(), self.young_keys());
+            let (sealed, failed) = self.seal_largest_tables();
+            done = done.and(failed);
+            // What came meanwhile is not among it: that was not looked at.
+            let left = before - before * sealed.min(keys) / keys.max(1);
+            self.gc.sealed(left, self.gc.segments.load(Ordering::Relaxed));
+            self.free_garbage();
+            self.log.space().has_changed();
+        }
+        self.log.free_retired_leaves();
+        done
+    }
+
+    /// How many keys left the young index, and what went wrong first.
+    fn seal_largest_tables(&self) -> (u64, Result<()>) {
+        let mut tables = self.catalog.all();
+        tables.sort_by_cached_key(|table| Reverse(table.levels.young_bytes()));
+        // What takes no more than half of an extent of leaves is not worth one.
+        let is_worth_it = |table: &Arc<TableShared>| {
+            self.bytes_to_seal(table) * 2 >= self.log.leaf_bytes_max() && !is_held(table)
+        };
+        let (mut sealed, mut done) = (0, Ok(()));
+        for table in tables.iter().filter(|table| is_worth_it(table)) {
+            if self.scheduler.is_stopped() || self.young_index_bytes() < self.seals_from() / 4 {
+                break;
+            }
+            let of_table = self.seal_table(table);
+            sealed += of_table.as_ref().map_or(0, |keys| *keys);
+            done = done.and(of_table.map(drop));
+        }
+        (sealed, done)
+    }
+
+    /// Whether every table that takes part of the index to speak of waits for its groups to be merged.
+    fn waits_for_merge(&self) -> bool {
+        let tables = self.catalog.all();
+        tables.iter().max_by_key(|table| table.levels.young_bytes()).is_some_and(is_held)
+    }
+
+    fn young_keys(&self) -> u64 {
+        self.catalog.all().iter().map(|table| table.levels.young_keys()).sum()
+    }
+
+    /// Bytes of leaves that the young keys of a table take, about.
+    fn bytes_to_seal(&self, table: &TableShared) -> u64 {
+        let (keys, bytes) = (table.levels.young_keys(), table.levels.young_bytes());
+        // A key takes as much there as here, but for what the tree takes besides.
+        (keys * LEAF_BYTES_OF_KEY).max(bytes / 2)
+    }
+
+    fn young_index_bytes(&self) -> u64 {
+        self.catalog.all().iter().map(|table| table.levels.young_bytes()).sum()
+    }
+
+    /// As soon as the young index takes so many bytes keys are sealed.
+    fn seals_from(&self) -> u64 {
+        let (most, tables) = (self.options.index_bytes_max, self.catalog.all());
+        let of_groups: u64 = tables.iter().map(|table| table.levels.sealed_memory_bytes()).sum();
+        (most.saturating_sub(of_groups) / SEALS_FROM).max(most / SEALS_FROM_LEAST)
+    }
+
+    /// Whether the index is short of room that a seal would make.
+    fn wants_seal(&self) -> bool {
+        let most = self.options.index_bytes_max;
+        // All that the trees take, and what nobody sees any more: most of the time this is all that is asked.
+        if self.arena.bytes() < most / SEALS_FROM_LEAST
+            || !self.options.seal
+            || self.log.tier().is_read_only()
+        {
+            return false;
+        }
+        let (young, from) = (self.young_index_bytes(), self.seals_from());
+        if young < from {
+            return false;
+        }
+        let (left, freed) = self.gc.left_by_seal();
+        let has_grown = young >= left + most / SEALS_AGAIN_AFTER;
+        let freed = self.gc.segments.load(Ordering::Relaxed) - freed;
+        let was_freed = freed * FREED_SHARE > u64::from(self.log.space().segment_extents());
+        (has_grown || self.is_index_tight() && was_freed)
+            && !self.waits_for_merge()
+            && self.has_room_to_seal()
+    }
+
+    /// Whether the index takes more than three quarters of what it may.
+    pub(super) fn is_index_tight(&self) -> bool {
+        self.arena.bytes() >= self.options.index_bytes_max / 4 * 3
+    }
+
+    /// Whether the index is tight with keys that cannot be sealed, perhaps because older records of theirs are not freed: then collecting makes room there.
+    pub(super) fn index_waits_for_gc(&self) -> bool {
+        self.is_index_tight() && self.options.seal && self.young_index_bytes() >= self.seals_from()
+    }
+
+    /// Whether there is room for the leaves that nobody waits for; while the index is tight, for leaves at all. And whether all keys would fit the memory of an opening, which finds all of them in the log.
+    fn has_room_to_seal(&self) -> bool {
+        let tables = self.catalog.all();
+        let bytes: u64 = tables.iter().map(|table| self.bytes_to_seal(table)).sum();
+        let extents = bytes.div_ceil(self.log.leaf_bytes_max()) + 1;
+        let room = self.room();
+        // What finds room is sealed, if not all does.
+        let (kept, extents) = match self.is_index_tight() {
+            true => (0, extents.min(2)),
+            false if self.can_move() => (room.low.max(self.landing_extents()), extents),
+            false => (room.low, extents),
+        };
+        let keys: u64 =
+            tables.iter().map(|table| table.levels.young_keys() + table.levels.sealed_rows()).sum();
+        u64::from(room.available.saturating_sub(kept)) >= extents
+            && keys * YOUNG_BYTES_OF_KEY <= self.arena.capacity()
+    }
+
+    /// A new key was refused for want of room in the index: whether a seal is about to make some.
+    pub(crate) fn may_gain_index_by_seal(&self) -> bool {
+        // What a seal made nobody's is free once readers have gone.
+        let is_garbage = || self.arena.bytes() > self.young_index_bytes() + self.options.index_bytes_max / 32;
+        self.wants_seal() || self.is_sealing_or_merging() || self.waits_for_merge() || is_garbage()
+    }
+
+    /// Whether keys are being sealed, or groups merged.
+    pub(crate) fn is_sealing_or_merging(&self) -> bool {
+        [&self.gc.sealing, &self.gc.merging_groups].iter().any(|lock| lock.try_lock().is_none())
+    }
+
+    fn emptied_and_segments(&self) -> (u64, u64) {
+        (self.log.segments_emptied(), u64::from(self.log.space().segment_extents()))
+    }
+
+    /// Merges the groups of a table if they are many, or much of them is gone, and there is room.
+    fn merge_groups_if_wanted(&self, table: &Arc<TableShared>) -> Result<()> {
+        if !table.levels.has_groups() {
+            return Ok(());
+        }
+        let groups = table.levels.groups();
+        let of_l0: u64 = groups.l0().iter().map(|of| of.group.entries()).sum();
+        let is_large = groups.l0().len() > 1 && of_l0 * GROUPS_SHARE > groups.l1().entries();
+        if groups.l0().len() <= GROUPS_MAX
+            && !(is_large && groups.l0().len() > 2)
+            && !table.levels.groups_are_worn(self.emptied_and_segments())
+        {
+            return Ok(());
+        }
+        // As much again, less what is gone, until those before are retired.
+        let (entries, bytes) = groups
+            .newest_first()
+            .fold((0, 0), |(entries, bytes), group| (entries + group.entries(), bytes + group.bytes()));
+        let live = u128::from(bytes) * u128::from(table.levels.sealed_rows().min(entries))
+            / u128::from(entries.max(1));
+        let extents = (live as u64 + live as u64 / 8).div_ceil(self.log.leaf_bytes_max());
+        // No copy more while the last is not given back: somebody may read for long.
+        if u64::from(self.room().available) < extents || self.log.has_retired_leaves() {
+            return Ok(());
+        }
+        self.merge_groups(table)
+    }
+}
+
+/// Seals.
+impl Engine {
+    /// Seals what may be of a table, slice by slice; returns how many keys left its young index. By one thread at a time.
+    pub(crate) fn seal_table(&self, table: &Arc<TableShared>) -> Result<u64> {
+        let run =
+            SealRun { table, id: table.id.load(Ordering::Acquire), below: self.log.next_segment_number() };
+        let (mut cursor, mut sealed, mut goes_on) = (Cursor::default(), 0, false);
+        loop {
+            // What a move has found in the young index stays there until it is done.
+            let alone = self.gc.moving.lock();
+            let slice = self.seal_slice(&run, &mut cursor, goes_on)?;
+            drop(alone);
+            let Some(slice) = slice else { return Ok(sealed) };
+            (sealed, goes_on) = (sealed + slice.sealed, goes_on || slice.written > 0);
+            if slice.is_last || self.scheduler.is_stopped() {
+                return Ok(sealed);
+            }
+        }
+    }
+
+    /// Seals the next keys of a table; `None` if it is another one by now.
+    fn seal_slice(
+        &self,
+        run: &SealRun<'_>,
+        cursor: &mut Cursor,
+        goes_on: bool,
+    ) -> Result<Option<SealedSlice>> {
+        let &SealRun { table, id, below } = run;
+        let begun = SealBegun::of(self, table);
+        let mut leaves = self.log.leaf_writer();
+        let number = table.levels.number_of_group(goes_on);
+        let (group, is_last) = self.write_group((table, number), below, cursor, &mut leaves)?;
+        let written = group.entries();
+        if written == 0 {
+            return Ok(Some(SealedSlice { written, sealed: 0, is_last }));
+        }
+        let group = Arc::new(group.stamped(below));
+        let add = |levels: &Levels| {
+            levels.add_group(&group, number);
+            true
+        };
+        if !self.publish_groups(table, id, leaves, add) {
+            return Ok(None);
+        }
+        self.log.barrier();
+        drop(self.log.gc_appender());
+        let sealed = self.forget_sealed_keys(run, &group)?;
+        drop(begun);
+        self.tell_groups_apart(table)?;
+        Ok(Some(SealedSlice { written, sealed, is_last }))
+    }
+
+    /// Step 2, for the next keys; whether they are the last.
+    fn write_group(
+        &self,
+        (table, number): (&TableShared, u64),
+        below: u64,
+        cursor: &mut Cursor,
+        leaves: &mut LeafWriter<'_>,
+    ) -> Result<(Group, bool)> {
+        let (mut writer, mut batch, mut passed) = (GroupWriter::new(leaves), ScanBatch::new(), 0);
+        let mut filter = table.levels.filter_of_groups();
+        loop {
+            let guard = self.log.pin();
+            let more = table.levels.next_young_rows(cursor, STEP, &guard, &mut batch);
+            for (key, slot) in batch.iter().filter(|(key, _)| key.len() <= KEY_BYTES_MAX) {
+                let Some(slot) = is_sealable(slot, guard.view(), below) else { continue };
+                if !push_or_end(writer.push(key, slot.raw()))? {
+                    return Ok((writer.finish()?, true));
+                }
+                // Before anybody sees the group. One that is full is not right any more, and another is made of all groups.
+                if filter.as_ref().is_some_and(|filter| filter.insert(hash_of(key), number).is_err()) {
+                    filter = None;
+                    let _appender = self.log.gc_appender();
+                    table.levels.set_filter(None);
+                }
+            }
+            passed += batch.len() as u64;
+            if !more || passed >= SLICE_KEYS || self.scheduler.is_stopped() {
+                return Ok((writer.finish()?, !more));
+            }
+        }
+    }
+
+    /// Sees to it that a look asks the group that has a key, and those alone that may: a filter of all groups above the lowest, if there is more than one group and none yet.
+    fn tell_groups_apart(&self, table: &TableShared) -> Result<()> {
+        let groups = table.levels.groups();
+        if groups.newest_first().count() < 2 || groups.l0().is_empty() || groups.filter().is_some() {
+            return Ok(());
+        }
+        let keys: u64 = groups.l0().iter().map(|of| of.group.entries()).sum();
+        let oldest = groups.l0().last().map_or(0, |of| of.number);
+        let filter = GroupFilter::for_keys(keys * 2, oldest);
+        let mut is_whole = true;
+        for of in groups.l0().iter().rev() {
+            let insert = |key: &[u8], _| is_whole &= filter.insert(hash_of(key), of.number).is_ok();
+            self.each_entry(table, &of.group, insert)?;
+        }
+        let _appender = self.log.gc_appender();
+        let l0_of =
+            |groups: &GroupLevels| groups.l0().iter().map(|of| Arc::as_ptr(&of.group)).collect::<Vec<_>>();
+        // None has gone meanwhile.
+        if is_whole && l0_of(&groups) == l0_of(&table.levels.groups()) {
+            table.levels.set_filter(Some(filter));
+        }
+        Ok(())
+    }
+
+    /// Calls `visit` with each entry of a group of a table, as long as that is one.
+    fn each_entry(
+        &self,
+        table: &TableShared,
+        group: &Arc<Group>,
+        mut visit: impl FnMut(&[u8], u64),
+    ) -> Result<()> {
+        let mut from = Vec::new();
+        loop {
+            let guard = self.log.pin();
+            // The leaves of one that was merged, or cleared, stay as long as those who were pinned before.
+            if !table.levels.groups().newest_first().any(|now| Arc::ptr_eq(now, group)) {
+                return Ok(());
+            }
+            let view = guard.view();
+            let mut cursor = GroupCursor::new(group, &view);
+            cursor.seek(&from).map_err(damaged_leaf)?;
+            for _ in 0..MERGE_STEP {
+                let Some((key, word)) = cursor.entry() else { return Ok(()) };
+                visit(key, word);
+                cursor.advance().map_err(damaged_leaf)?;
+            }
+            match cursor.entry() {
+                Some((next, _)) => from = next.to_vec(),
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// Lets everybody see groups of a table whose leaves are written, if it is the one that it was.
+    fn publish_groups(
+        &self,
+        table: &TableShared,
+        id: u32,
+        leaves: LeafWriter<'_>,
+        publish: impl FnOnce(&Levels) -> bool,
+    ) -> bool {
+        // Who clears or drops it holds all appenders.
+        let _appender = self.log.gc_appender();
+        let is_same = table.id.load(Ordering::Acquire) == id && table.check_there().is_ok();
+        let is_published = is_same && publish(&table.levels);
+        if is_published {
+            leaves.keep();
+        }
+        is_published
+    }
+
+    /// Step 4: the young index forgets what a group has, as far as it is as it was.
+    fn forget_sealed_keys(&self, run: &SealRun<'_>, group: &Group) -> Result<u64> {
+        let (mut from, mut sealed, mut batch) = (Vec::new(), 0, ScanBatch::new());
+        loop {
+            let guard = self.log.pin();
+            let view = guard.view();
+            if run.is_over() {
+                return Ok(sealed);
+            }
+            let mut cursor = GroupCursor::new(group, &view);
+            cursor.seek(&from).map_err(damaged_leaf)?;
+            batch.clear();
+            while let Some((key, word)) = cursor.entry().filter(|_| batch.len() < STEP) {
+                let slot = Slot::from_raw(word).and_then(Slot::in_log);
+                // What was emptied since lies elsewhere, if not by chance where it lay.
+                if let Some(slot) =
+                    slot.filter(|slot| view.kept(slot.offset(), run.below) == PlaceState::There)
+                {
+                    batch.push(key, slot.into());
+                }
+                cursor.advance().map_err(damaged_leaf)?;
+            }
+            let entries: Vec<(&[u8], Slot)> = batch.iter().collect();
+            for entries in entries.chunks(FORGOTTEN_TOGETHER) {
+                let _appender = self.log.appender();
+                if run.is_over() {
+                    return Ok(sealed);
+                }
+                let mut gone = [false; FORGOTTEN_TOGETHER];
+                sealed += run.table.levels.forget_sealed(entries, &guard, &mut gone[..entries.len()]);
+            }
+            match cursor.entry() {
+                Some((next, _)) => from = next.to_vec(),
+                None => return Ok(sealed),
+            }
+        }
+    }
+
+    /// Merges all groups of a table, but for one that is being written. By one thread at a time.
+    pub(crate) fn merge_groups(&self, table: &Arc<TableShared>) -> Result<()> {
+        let groups = table.levels.groups();
+        // The newest may be one that goes on.
+        let is_open = self.gc.sealing.try_lock().is_none();
+        let upto = groups.l0().get(usize::from(is_open)).map_or(0, |newest| newest.number);
+        let run =
+            SealRun { table, id: table.id.load(Ordering::Acquire), below: self.log.next_segment_number() };
+        let (mut leaves, emptied) = (self.log.leaf_writer(), self.log.segments_emptied());
+        let merging =
+            groups.l0().iter().filter(|of| of.number <= upto).map(|of| &*of.group).chain([&**groups.l1()]);
+        let merging: Vec<&Group> = merging.collect();
+        let Some(merged) = self.write_merged_group(&run, &merging, &mut leaves)? else { return Ok(()) };
+        let merged = merged.stamped(run.below);
+        self.publish_groups(table, run.id, leaves, |levels| {
+            levels.set_merged(&groups, (upto, emptied), merged, &self.log)
+        });
+        Ok(())
+    }
+
+    /// What groups have together, newest first: of each key the newest entry, unless that is gone. `None` where there is no room for it, or nobody wants it any more.
+    fn write_merged_group(
+        &self,
+        run: &SealRun<'_>,
+        merging: &[&Group],
+        leaves: &mut LeafWriter<'_>,
+    ) -> Result<Option<Group>> {
+        let (mut writer, mut from) = (GroupWriter::new(leaves), Vec::new());
+        loop {
+            let guard = self.log.pin();
+            let view = guard.view();
+            if run.is_over() || self.scheduler.is_stopped() {
+                return Ok(None);
+            }
+            let mut merged = MergedEntries::new(merging, &view, &from).map_err(damaged_leaf)?;
+            for _ in 0..MERGE_STEP {
+                let Some((key, word)) = merged.entry() else { return writer.finish().map(Some) };
+                let slot = Slot::from_raw(word).and_then(Slot::in_log);
+                let is_kept =
+                    slot.is_some_and(|slot| view.kept(slot.offset(), merged.stamp()) == PlaceState::There);
+                if is_kept && !push_or_end(writer.push(key, word))? {
+                    return Ok(None);
+                }
+                merged.advance(|_, _| ()).map_err(damaged_leaf)?;
+            }
+            match merged.entry() {
+                Some((next, _)) => from = next.to_vec(),
+                None => return writer.finish().map(Some),
+            }
+        }
+    }
+}
+
+/// Whether an entry was written: false where there is no room for more.
+fn push_or_end(pushed: std::result::Result<(), <LeafWriter<'_> as LeafExtents>::Error>) -> Result<bool> {
+    match pushed {
+        Ok(()) => Ok(true),
+        Err(full) if full.kind() == ErrorKind::Full => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+impl Engine {
+    /// A cycle of which everything is a victim, twice: what the first emptied is freed, and counted no more.
+    pub(crate) fn seal_all_and_collect(&self) {
+        for _ in 0..2 {
+            self.seal_all();
+            self.relocate_all();
+            drop(self.seal_if_wanted().and(self.merge_groups_where_wanted()));
+        }
+    }
+
+    fn relocate_all(&self) {
+        let _cycle = self.gc.lock.read();
+        let oldest = self.snapshots.hold_oldest();
+        let oldest_sequence = oldest.as_ref().map(crate::db::pins::HeldSnapshot::sequence);
+        let mut emptied = Vec::new();
+        for (extent, ..) in self.log.candidates() {
+            if self.log.begin_gc(extent) {
+                match self.empty_segment(extent, crate::space::Claim::Gc, oldest_sequence) {
+                    Ok(victim) => emptied.push(victim),
+                    Err(_) => self.log.abandon_gc(extent),
+                }
+            }
+        }
+        drop(oldest);
+        self.settle(emptied).expect("no sync fails");
+    }
+
+    /// Seals what may be of all tables, whether there is need or not, and merges the groups of each if there are more than so many.
+    pub(crate) fn seal_now(&self, most: usize) -> u64 {
+        let mut sealed = 0;
+        for table in self.catalog.all() {
+            let alone = self.gc.sealing.lock();
+            sealed += self.seal_table(&table).expect("a group can be written");
+            drop(alone);
+            let _alone = self.gc.merging_groups.lock();
+            if table.levels.groups().l0().len() > most {
+                self.merge_groups(&table).expect("groups can be merged");
+            }
+        }
+        self.log.free_retired_leaves();
+        sealed
+    }
+}
+
+#[cfg(all(test, shuttle))]
+mod shuttle;
+#[cfg(test)]
+#[cfg(not(shuttle))]
+mod tests;
