@@ -7,7 +7,7 @@
 //! (`db/lower.rs`), is asked only for keys of which neither says anything, and a tombstone says something. A tombstone that hides something is among the rows; the others
 //! are kept apart, and whoever only wants a row need not ask them: of their keys nothing is below.
 //!
-//! Writes go to the young level, and so does what is built from the log on opening; of a key that only a group has, a write counts that entry's record as what it replaces. Nobody else calls the trees, or the groups.
+//! Writes go to the young level, and so does what is built from the log on opening; of a key that only a group has, a write counts that entry's record as what it replaces. Nobody else calls the trees; groups are written, and walked for that, by who seals (`gc/sealing.rs`).
 
 mod sealed;
 

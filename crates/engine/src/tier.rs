@@ -20,9 +20,9 @@ pub(crate) fn bytes_of(tier: Arc<FastTier>) -> Result<TierBytes> {
     // SAFETY: the rules of `TierBytes::new`, by their numbers:
     // 1. The log writes records where a reservation, which one appender has, says (`log/appender.rs`), and headers of segments and the root under
     //    their locks (`log/segments.rs`, `log.rs`); before anybody can find them, or while all who could are kept out. The space gives back what
-    //    its pool says is free (`space.rs`). The cache writes to places that its pages gave it, and no slot leads to (`cache.rs`). What a killed
+    //    its pool says is free (`space.rs`). Leaves of groups are written to extents that were taken for them, before any group leads there (`log/leaves.rs`). The cache writes to places that its pages gave it, and no slot leads to (`cache.rs`). What a killed
     //    process left is stored again by whoever opens the store, before anybody else knows of it (`log/open.rs`).
-    // 2. Records are lent from a guard (`log/view.rs`, `Cache::raw_record`), and a segment or an entry is free only once no guard from before
+    // 2. Records are lent from a guard (`log/view.rs`, `Cache::raw_record`), and a segment, an entry or an extent of leaves is free only once no guard from before
     //    is held. Who walks a segment without a guard keeps it from being freed: gc its victims, a backup what it copies.
     // 3. The words of the cache's entries, the first words of records that are invalidated, and the words of a merge in place are the ones.
     // 4. A merge in place (`consolidate/in_place.rs`) changes rows that say so in their flags (`log/format/mergeable.rs` has which of their bytes) and have

@@ -1,4 +1,4 @@
-//! Sealing: keys leave memory for groups on the fast tier, and their rows stay where they are (DecouKV, SIGMOD 2025: the index is merged apart from its data; BushStore, ICDE 2024: what it is merged to).
+//! Sealing: keys leave memory for groups on the fast tier, and their rows stay where they are (DecouKV, USENIX ATC 2025: the index is merged apart from its data; BushStore, ICDE 2024: what it is merged to).
 //!
 //! Owns the steps of a seal and of a merge of groups, and when there is one. Promises that a key is in a group that everybody sees before the young index forgets it, and that what changed meanwhile stays as it is. Must not know what is in a leaf.
 //!
@@ -112,24 +112,22 @@ fn is_sealable(slot: Slot, log: LogView<'_>, below: u64) -> Option<LogSlot> {
 impl Engine {
     /// The thread that seals.
     pub(crate) fn seal_loop(&self) {
-        let (mut backoff, mut seen) = (IdleBackoff::new(Duration::from_millis(2)), 0);
-        let anything_new = |seen: &mut u64| std::mem::replace(seen, self.log.last_sequence()) != *seen;
-        while self.scheduler.back_off(&mut backoff, || anything_new(&mut seen))
-            && self.log.check_writable().is_ok()
-        {
-            // A leaf that is damaged is told to whoever looks into it.
-            drop(self.seal_if_wanted());
-        }
+        self.work_while_writable(Engine::seal_if_wanted);
     }
 
     /// The thread that merges groups.
     pub(crate) fn groups_loop(&self) {
+        self.work_while_writable(Engine::merge_groups_where_wanted);
+    }
+
+    fn work_while_writable(&self, work: impl Fn(&Engine) -> Result<()>) {
         let (mut backoff, mut seen) = (IdleBackoff::new(Duration::from_millis(2)), 0);
         let anything_new = |seen: &mut u64| std::mem::replace(seen, self.log.last_sequence()) != *seen;
         while self.scheduler.back_off(&mut backoff, || anything_new(&mut seen))
             && self.log.check_writable().is_ok()
         {
-            drop(self.merge_groups_where_wanted());
+            // A leaf that is damaged is told to whoever looks into it, and what the tier refuses to whoever writes.
+            drop(work(self));
         }
     }
 
