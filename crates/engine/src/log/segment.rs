@@ -304,10 +304,11 @@ impl Segment {
         }
     }
 
-    /// So much of something in it, in proportion to what is not among the `obsolete` bytes of its records.
+    /// So much of something in it, in proportion to what is not among the `obsolete` bytes of its records. No more than that: where a power cut took the end of a segment its deltas were counted before.
     pub(crate) fn of_live(&self, all: u64, obsolete: u64) -> u64 {
         let filled = self.end - SEGMENT_HEADER_BYTES;
-        (all * (filled - obsolete)).div_ceil(filled.max(1))
+        let live = filled - obsolete;
+        (all * live).div_ceil(filled.max(1)).min(live)
     }
 
     /// To be counted anew, and nobody is at work on it.
