@@ -68,6 +68,8 @@ pub struct SweepCounts {
     pub loads: u64,
     /// Records that it moved to sorted tables.
     pub moved: u64,
+    /// Keys that left memory.
+    pub sealed: u64,
 }
 
 impl std::ops::AddAssign for SweepCounts {
@@ -80,6 +82,7 @@ impl std::ops::AddAssign for SweepCounts {
         self.merged += more.merged;
         self.loads += more.loads;
         self.moved += more.moved;
+        self.sealed += more.sealed;
     }
 }
 
@@ -196,6 +199,7 @@ impl Sweep {
             merged: runner.merged(),
             loads: runner.loads,
             moved: runner.moved(),
+            sealed: runner.sealed(),
             ..SweepCounts::default()
         };
         Ok(Sweep { counts, ..recorder.into_sweep(setup, seed, runner.sim().clone()) })

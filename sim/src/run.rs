@@ -77,6 +77,8 @@ pub struct Setup {
     pub cache_bytes: u64,
     /// Default no. Else rows move to sorted tables with each collection, in every other out of open segments, too.
     pub moving: bool,
+    /// Default as a store has it. Where it is small keys are sealed, with collections and when a store is opened.
+    pub index_bytes_max: u64,
     /// Bytes of stores that the medium remembers; a crash sweep needs all.
     pub log_bytes: usize,
 }
@@ -91,12 +93,18 @@ impl Default for Setup {
             delta_chain_max: 5,
             cache_bytes: 0,
             moving: false,
+            index_bytes_max: Options::default().index_bytes_max,
             log_bytes: 1 << 20,
         }
     }
 }
 
 impl Setup {
+    /// Whether all keys stay in memory: else rows move for want of room there, too, and writes are refused for it.
+    fn has_whole_index(&self) -> bool {
+        self.index_bytes_max == Options::default().index_bytes_max
+    }
+
     /// The options of a store with small segments and no threads of its own.
     pub fn options(&self) -> Options {
         self.format.with(Options {
@@ -106,6 +114,9 @@ impl Setup {
             cache_mode: if self.cache_bytes > 0 { CacheMode::On } else { CacheMode::Off },
             // Rows move where something bounds the store.
             fast_tier_bytes_max: if self.moving { self.tier_bytes } else { u64::MAX },
+            index_bytes_max: self.index_bytes_max,
+            // However short the log is, a store whose keys are sealed is opened by what it saved.
+            saved_index_bytes_min: if self.has_whole_index() { u64::MAX } else { 0 },
             background: false,
             recovery_threads: 1,
             ..Options::default()
@@ -200,6 +211,8 @@ pub struct Runner {
     /// Reads of cached rows and records moved before the store was last opened.
     hits_before: u64,
     moved_before: u64,
+    /// Keys that left memory before it was.
+    sealed_before: u64,
     steps: u64,
 }
 
@@ -225,7 +238,7 @@ impl Runner {
     /// # Errors
     /// It could not be opened.
     pub fn open(setup: Setup, sim: CrashSim, mut model: Model) -> std::result::Result<Runner, Divergence> {
-        model.rows_move = setup.moving;
+        model.rows_move = setup.moving || !setup.has_whole_index();
         let clock = Clock::manual(model.now_ms);
         let open = Db::open_at(tiers_of(&sim), setup.options(), clock.clone()).and_then(Open::new);
         let open = open.map_err(|error| Divergence(format!("opening: {:?}: {error}", error.kind())))?;
@@ -244,6 +257,7 @@ impl Runner {
             merged_before: Merged::default(),
             hits_before: 0,
             moved_before: 0,
+            sealed_before: 0,
             steps: 0,
         })
     }
@@ -265,6 +279,15 @@ impl Runner {
     /// Records that moved to sorted tables.
     pub fn moved(&self) -> u64 {
         self.moved_before + self.open.as_ref().map_or(0, |open| open.db.metrics().records_moved)
+    }
+
+    /// Keys that left memory, and those that an opening left out of it.
+    pub fn sealed(&self) -> u64 {
+        let of_open = |open: &Open| {
+            let sealed = open.db.metrics().sealed;
+            sealed.keys_sealed.max(sealed.rows)
+        };
+        self.sealed_before + self.open.as_ref().map_or(0, of_open)
     }
 
     /// Reads of rows that were in the cache.
@@ -350,13 +373,19 @@ impl Runner {
     /// The store is full: it must hold enough to be, and take deletes.
     fn relieve(&mut self) -> std::result::Result<(), Divergence> {
         let live = self.model.live_bytes();
-        if live * 6 < self.setup.tier_bytes {
+        if live * 6 < self.setup.tier_bytes && self.setup.has_whole_index() {
             let bytes = self.setup.tier_bytes;
             return Err(Divergence(format!("full with {live} live bytes in a tier of {bytes}")));
         }
         for table in 0..TABLES {
             for key in self.model.keys(table).iter().step_by(2) {
-                let deleted = self.parts()?.tables[table].delete(key);
+                let mut deleted = self.parts()?.tables[table].delete(key);
+                // A tombstone of a row that memory knows nothing of takes a key there: so many may have to wait for one another.
+                let refused = deleted.as_ref().is_err_and(|error| error.kind() == ErrorKind::Full);
+                if refused && !self.setup.has_whole_index() {
+                    self.make_room()?;
+                    deleted = self.parts()?.tables[table].delete(key);
+                }
                 deleted.map_err(|error| unexpected("deleting from a full store", &error))?;
                 self.model.remove(table, key);
             }
@@ -435,6 +464,7 @@ impl Runner {
         self.merged_before = self.merged();
         self.hits_before = self.cache_hits();
         self.moved_before = self.moved();
+        self.sealed_before = self.sealed();
         let Open { db, store, tables, snapshots } =
             self.open.take().ok_or_else(|| Divergence("not open".into()))?;
         drop(snapshots);

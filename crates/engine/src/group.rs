@@ -8,7 +8,7 @@
 //! * `group/filter.rs`: which of several groups has the newest entry of a key. `group/levels.rs`: in which order they are asked.
 //!
 //! A look costs the separators on the way (half a dozen lines of memory for a group of a hundred million keys) and one leaf: of that the lines of its tags, of one suffix and of one slot, but all of it where
-//! the checksum is looked at.
+//! the checksum is looked at; of a key that is not there the head alone, which has its own.
 
 mod cursor;
 mod extent;
@@ -151,8 +151,14 @@ impl Group {
     #[inline]
     pub fn get<B: LeafBytes>(&self, key: &[u8], hash: u64, bytes: &B) -> Result<Option<u64>, DamagedLeaf> {
         let Some(extent) = self.separators.find(key) else { return Ok(None) };
-        let Some(leaf) = self.extents[extent].leaf_of(key) else { return Ok(None) };
-        let leaf = self.leaf((extent, leaf), bytes)?;
+        let of = &self.extents[extent];
+        let Some(leaf) = of.leaf_of(key) else { return Ok(None) };
+        let bytes = bytes.leaf_bytes(of.place().at, of.range_of(leaf)).unwrap_or_default();
+        // Of a key that is not there most of the leaf need not have come yet.
+        if !of.may_have((leaf, bytes), key, hash)? {
+            return Ok(None);
+        }
+        let leaf = of.leaf(leaf, bytes)?;
         Ok(leaf.find(key, hash).map(|at| leaf.slot(at)))
     }
 
@@ -184,17 +190,29 @@ impl Group {
     }
 }
 
+impl<X: LeafExtents> LeafExtents for &mut X {
+    type Error = X::Error;
+
+    fn take(&mut self) -> Result<(LeafPlace, usize), X::Error> {
+        (**self).take()
+    }
+
+    fn write(&mut self, place: LeafPlace, leaves: &[u8]) -> Result<(), X::Error> {
+        (**self).write(place, leaves)
+    }
+}
+
 /// Writes a group, of entries that come in the order of their keys.
 #[derive(Debug)]
-pub struct GroupWriter<'w, X> {
-    extents: &'w mut X,
+pub struct GroupWriter<X> {
+    extents: X,
     open: Option<LeafExtentWriter>,
     written: Vec<Arc<LeafExtent>>,
 }
 
-impl<'w, X: LeafExtents> GroupWriter<'w, X> {
+impl<X: LeafExtents> GroupWriter<X> {
     /// A group of no entries yet.
-    pub fn new(extents: &'w mut X) -> GroupWriter<'w, X> {
+    pub fn new(extents: X) -> GroupWriter<X> {
         GroupWriter { extents, open: None, written: Vec::new() }
     }
 
@@ -206,7 +224,17 @@ impl<'w, X: LeafExtents> GroupWriter<'w, X> {
     /// # Panics
     /// If an extent has no room for the key alone.
     pub fn push(&mut self, key: &[u8], slot: u64) -> Result<(), X::Error> {
-        let hash = hash_of(key);
+        self.push_hashed(key, slot, hash_of(key))
+    }
+
+    /// The same of a key with this [hash](hash_of).
+    ///
+    /// # Errors
+    /// As [`GroupWriter::push`].
+    ///
+    /// # Panics
+    /// As [`GroupWriter::push`].
+    pub fn push_hashed(&mut self, key: &[u8], slot: u64, hash: u64) -> Result<(), X::Error> {
         if let Some(open) = &mut self.open
             && open.push(key, slot, hash)
         {
@@ -231,9 +259,17 @@ impl<'w, X: LeafExtents> GroupWriter<'w, X> {
     ///
     /// # Errors
     /// What the extents say.
-    pub fn finish(mut self) -> Result<Group, X::Error> {
+    pub fn finish(self) -> Result<Group, X::Error> {
+        Ok(Group::of(self.finish_extents()?.0))
+    }
+
+    /// The extents of the group, of which all is written, for whoever adds others; and who took them.
+    ///
+    /// # Errors
+    /// What the extents say.
+    pub fn finish_extents(mut self) -> Result<(Vec<Arc<LeafExtent>>, X), X::Error> {
         self.finish_extent()?;
-        Ok(Group::of(self.written))
+        Ok((self.written, self.extents))
     }
 }
 

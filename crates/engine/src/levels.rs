@@ -9,6 +9,7 @@
 //!
 //! Writes go to the young level, and so does what is built from the log on opening; of a key that only a group has, a write counts that entry's record as what it replaces. Nobody else calls the trees; groups are written, and walked for that, by who seals (`gc/sealing.rs`).
 
+mod builder;
 mod sealed;
 
 use std::ops::Bound;
@@ -18,17 +19,16 @@ use hedgerow_device::Random;
 use crate::epoch::{Epoch, Guard};
 use crate::group::{DamagedLeaf, Group, GroupFilter, GroupLevels};
 use crate::index::{
-    Budget, Decision, Index, IndexBuilder, IndexFull, LeafPosition, Located, LogSlot, NewKey, NodeArena,
-    RowIndex, ScanBatch, ScanEnd, Slot, Tag,
+    Budget, Decision, Index, IndexFull, LeafPosition, Located, NewKey, NodeArena, RowIndex, ScanBatch,
+    ScanEnd, Slot, Tag,
 };
 use crate::log::{Log, LogGuard};
 use crate::sync::Arc;
 use crate::{Error, ErrorKind, Result};
 
+pub(crate) use builder::{LEAF_BYTES_OF_KEY, LevelsBuilder, SealAtOpening, is_worth_leaves};
+pub(crate) use sealed::is_sealable;
 use sealed::{Groups, Sealed, SealedLook, look_into};
-
-/// How full the leaves of a tree are that was built from the log.
-const FILL_PERCENT: u32 = 90;
 
 /// Where a table's keys are.
 pub(crate) struct Levels {
@@ -364,17 +364,24 @@ impl Levels {
     /// Takes over what was built on opening.
     ///
     /// # Errors
-    /// `IndexFull`.
-    pub(crate) fn build(&self, built: LevelsBuilder) -> std::result::Result<(), IndexFull> {
-        let tombstones = built.tombstones.finish()?;
-        let rows = if tombstones.len() > 0 { built.rows.finish_with_leaf() } else { built.rows.finish() };
-        self.young.replace_with((rows?, built.hiding), tombstones);
+    /// `Full`, of the index.
+    pub(crate) fn build(&self, built: LevelsBuilder<'_>) -> Result<()> {
+        let (young, group) = built.finish()?;
+        self.young.replace_with((young.rows, young.hiding), young.tombstones);
+        if let Some(group) = group {
+            self.sealed.open_with(group);
+        }
         Ok(())
     }
 }
 
 /// Sealing.
 impl Levels {
+    /// Takes over groups when the store is opened; so many rows are in them alone.
+    pub(crate) fn open_groups(&self, groups: GroupLevels, rows: u64) {
+        self.sealed.open_groups(groups, rows);
+    }
+
     /// Keys are being sealed from now on: who deletes one knows it once all appenders have been passed.
     pub(crate) fn begin_seal(&self) {
         self.sealed.set_sealing(true);
@@ -482,14 +489,39 @@ impl Levels {
     ///
     /// # Errors
     /// Those of `visit`, which ends it; those of [`Levels::scan`].
+    #[cfg(test)]
     pub(crate) fn each_version(
         &self,
         guard: &LogGuard<'_>,
+        visit: impl FnMut(&[u8], Slot) -> Result<()>,
+    ) -> Result<()> {
+        let next_rows = |cursor: &mut _, batch: &mut _| self.next_rows(cursor, LevelWalk::KEYS, guard, batch);
+        self.walk_versions(guard, next_rows, visit)
+    }
+
+    /// [`Levels::each_version`] of the young level.
+    ///
+    /// # Errors
+    /// Those of `visit`, which ends it.
+    pub(crate) fn each_young_version(
+        &self,
+        guard: &LogGuard<'_>,
+        visit: impl FnMut(&[u8], Slot) -> Result<()>,
+    ) -> Result<()> {
+        let next_rows =
+            |cursor: &mut _, batch: &mut _| Ok(self.next_young_rows(cursor, LevelWalk::KEYS, guard, batch));
+        self.walk_versions(guard, next_rows, visit)
+    }
+
+    fn walk_versions(
+        &self,
+        guard: &LogGuard<'_>,
+        next_rows: impl Fn(&mut Cursor, &mut ScanBatch) -> Result<bool>,
         mut visit: impl FnMut(&[u8], Slot) -> Result<()>,
     ) -> Result<()> {
         let (mut rows, mut apart) = (LevelWalk::default(), LevelWalk::default());
         loop {
-            rows.fill(|cursor, batch| self.next_rows(cursor, LevelWalk::KEYS, guard, batch))?;
+            rows.fill(&next_rows)?;
             apart.fill(|cursor, batch| Ok(self.next_tombstones(cursor, LevelWalk::KEYS, guard, batch)))?;
             let row_is_next = match (rows.head(), apart.head()) {
                 (None, None) => return Ok(()),
@@ -616,6 +648,11 @@ impl Levels {
         self.young.bytes() + self.sealed_memory_bytes()
     }
 
+    /// Bytes of memory of what tells which groups may have a key.
+    pub(crate) fn filter_bytes(&self) -> u64 {
+        self.sealed.filter_bytes()
+    }
+
     /// Those of them that are of groups, and in no arena.
     pub(crate) fn sealed_memory_bytes(&self) -> u64 {
         self.sealed.memory_bytes()
@@ -688,59 +725,13 @@ impl LevelWalk {
     }
 }
 
-/// What a table's keys are built from on opening: pushed in order, each with the slot of its newest version.
-pub(crate) struct LevelsBuilder {
-    rows: IndexBuilder,
-    tombstones: IndexBuilder,
-    /// Tombstones among the rows.
-    hiding: u64,
-}
-
-impl LevelsBuilder {
-    /// For the keys of a table from `low` on, to below `end`.
-    pub(crate) fn new(
-        arena: &Arc<NodeArena>,
-        epoch: &Arc<Epoch>,
-        (low, end): (Option<Vec<u8>>, Option<Vec<u8>>),
-    ) -> LevelsBuilder {
-        let builder = |low, end| {
-            let builder = IndexBuilder::new(Arc::clone(arena), Arc::clone(epoch), FILL_PERCENT);
-            builder.beyond_budget().between(low, end)
-        };
-        LevelsBuilder { rows: builder(low.clone(), end.clone()), tombstones: builder(low, end), hiding: 0 }
-    }
-
-    /// Adds a key above all that were added.
-    ///
-    /// # Errors
-    /// `IndexFull`.
-    pub(crate) fn push(&mut self, key: &[u8], slot: LogSlot) -> std::result::Result<(), IndexFull> {
-        self.hiding += u64::from(slot.hides_below());
-        match slot.tag() {
-            Tag::Tombstone if !slot.hides_below() => self.tombstones.push(key, *slot),
-            _ => self.rows.push(key, *slot),
-        }
-    }
-
-    /// With what was built of the keys that follow.
-    ///
-    /// # Errors
-    /// `IndexFull`.
-    pub(crate) fn join(self, right: LevelsBuilder) -> std::result::Result<LevelsBuilder, IndexFull> {
-        Ok(LevelsBuilder {
-            rows: self.rows.join(right.rows)?,
-            tombstones: self.tombstones.join(right.tombstones)?,
-            hiding: self.hiding + right.hiding,
-        })
-    }
-}
-
 #[cfg(all(test, not(shuttle)))]
 mod tests {
     use hedgerow_device::{Clock, CrashModel, CrashSim, FastTier};
 
     use super::*;
     use crate::db::fixture::options;
+    use crate::index::LogSlot;
 
     fn levels() -> (Levels, Log, Arc<NodeArena>) {
         let sim = CrashSim::new(CrashModel::Pages, 16 << 20);

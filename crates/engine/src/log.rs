@@ -76,6 +76,7 @@ pub(crate) struct Log {
     root_extents: u32,
     extents: Extents,
     segments: Mutex<Segments>,
+    filled: Mutex<segments::Filled>,
     leaves: LeafSpace,
     appenders: Box<[CachePadded<Mutex<Appender>>]>,
     /// So many of them are written to: one while there is little data.

@@ -194,9 +194,9 @@ pub struct Options {
     /// write fails with [`ReadOnly`](crate::ErrorKind::ReadOnly). Nothing is created then, and no thread started. Default
     /// false.
     pub read_only: bool,
-    /// The most bytes of DRAM the indexes may take, of which a sixty-fourth is kept for deletes of rows that are not in the log. What is there when a store is opened may take more: leaves are
-    /// filled to nine tenths then, and have keys of rows that had left the index and not yet the log. Until it is less new keys are refused. Default: no limit (64 GiB of address space). Of less, keys leave memory for
-    /// the fast tier once half is taken (see [`Options::seal`]); when a quarter is left rows move to sorted tables, too (see [`Options::capacity`]). A new key that finds no room waits for that, as for space.
+    /// The most bytes of DRAM the indexes may take, of which a sixty-fourth is kept for deletes of rows that are not in the log. Default: no limit (64 GiB of address space). Of less, keys leave memory for
+    /// the fast tier once half is taken, and when a store is opened (see [`Options::seal`]). What must stay may take more then: leaves are
+    /// filled to nine tenths, and have keys of rows that had left the index and not yet the log. Until it is less new keys are refused; when a quarter is left rows move to sorted tables, too (see [`Options::capacity`]). A new key that finds no room waits for that, as for space.
     pub index_bytes_max: u64,
     /// Whether to run the background threads: syncing, collecting, merging, sweeping expired rows, touching memory ahead of
     /// its use. Default true; without them [`Db::persist`](crate::Db::persist) syncs and [`Db::collect`](crate::Db::collect)

@@ -8,7 +8,6 @@ mod pool;
 #[cfg(all(test, shuttle))]
 mod shuttle;
 
-use std::collections::BTreeSet;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -264,13 +263,30 @@ impl Space {
         self.tier.release(offset, bytes)
     }
 
-    /// Gives blocks of extents back that were found free when the store was opened and have not been taken into use since: what a saved index had of them.
-    pub(crate) fn give_back_found(&self, extents: impl Iterator<Item = u32>) {
-        let pool = self.pool.lock();
-        let bare: BTreeSet<u32> = pool.all_bare().into_iter().collect();
-        extents.filter(|extent| bare.contains(extent)).for_each(|extent| {
-            self.release(extent);
-        });
+    /// Takes extents that were found free when the store was opened, as they are: those that something lies in which was left there. Of each that was free it returns whether it is known to have blocks.
+    pub(crate) fn hold_found(&self, extents: impl Iterator<Item = u32>) -> Vec<(u32, bool)> {
+        let mut pool = self.pool.lock();
+        extents.filter_map(|extent| Some((extent, pool.hold(extent)?))).collect()
+    }
+
+    /// Gives extents that were [held](Space::hold_found) back; if so `released`, blocks that were not held back for others go to the disk.
+    pub(crate) fn give_back_found(&self, extents: &[(u32, bool)], released: bool) {
+        let mut pool = self.pool.lock();
+        for &(extent, has_blocks) in extents {
+            if has_blocks {
+                pool.add_free(extent);
+            } else {
+                pool.add_bare(extent);
+            }
+            if released && !has_blocks && self.release(extent) {
+                pool.gave_back();
+            }
+        }
+    }
+
+    /// Holds back what is to be, once some of it was taken for what lay there.
+    pub(crate) fn hold_back_again(&self) -> Result<()> {
+        self.hold_back(&mut self.pool.lock())
     }
 
     /// Touches free extents ahead of whoever writes to them, so that writing them faults no page. Called by the prefault thread. False if there

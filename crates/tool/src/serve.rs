@@ -77,6 +77,10 @@ pub struct Args {
     /// and their disk allow; with --capacity none writes are refused.
     #[arg(long, value_parser = bytes)]
     pub fast_bytes_max: Option<u64>,
+    /// The most bytes of memory that the index may take, as in 256mb; no limit unless given. Keys that it has no room for go to the fast tier, where a read of them takes about
+    /// twice as long; where that has no room either, rows move to sorted tables.
+    #[arg(long, value_parser = index_bytes)]
+    pub index_bytes_max: Option<u64>,
     #[command(flatten)]
     capacity: CapacityArgs,
     /// The most bytes that sorted tables may take, as in 1tb; no limit but the disk's unless given.
@@ -86,7 +90,7 @@ pub struct Args {
     #[arg(long, value_parser = compression, default_value = "lz4")]
     pub compression: Compression,
     /// Serve reads only: the store is opened beside others who only read it, nothing of it changes, and writes are refused.
-    #[arg(long, conflicts_with_all = ["durability", "fast_bytes_max", "capacity_bytes_max", "backup_dir"])]
+    #[arg(long, conflicts_with_all = ["durability", "fast_bytes_max", "index_bytes_max", "capacity_bytes_max", "backup_dir"])]
     pub read_only: bool,
     /// Where HR.BACKUP puts backups: each in a directory there that the client names. Without it HR.BACKUP is refused.
     #[arg(long)]
@@ -123,6 +127,16 @@ impl Args {
 
 fn bytes(text: &str) -> Result<u64, String> {
     parse_bytes(text).ok_or_else(|| format!("'{text}' is no number of bytes, such as 512mb"))
+}
+
+/// With less hardly a batch of new keys has room.
+const INDEX_BYTES_MIN: u64 = 1 << 20;
+
+fn index_bytes(text: &str) -> Result<u64, String> {
+    let is_enough = |bytes: &u64| *bytes >= INDEX_BYTES_MIN;
+    Some(bytes(text)?)
+        .filter(is_enough)
+        .ok_or_else(|| format!("'{text}' is too little: an index takes 1mb at the least"))
 }
 
 /// What [`compression`] reads.
@@ -206,8 +220,11 @@ pub fn prepare_by(args: &Args, clock: Clock) -> Result<Ready, String> {
 
 /// [`prepare_by`], over a backend that keeps pairs, which others may serve, too: it stays open when the server stops.
 pub fn prepare_over(args: &Args, clock: Clock, backend: Arc<dyn Backend>) -> Result<Ready, String> {
-    if args.read_only || args.backup_dir.is_some() || args.fast_bytes_max.is_some() {
-        return Err("--read-only, --backup-dir and --fast-bytes-max are for a tiered store".into());
+    if args.read_only || args.backup_dir.is_some() {
+        return Err("--read-only and --backup-dir are for a tiered store".into());
+    }
+    if args.fast_bytes_max.is_some() || args.index_bytes_max.is_some() {
+        return Err("--fast-bytes-max and --index-bytes-max are for a tiered store".into());
     }
     if args.capacity.is_given() || args.capacity_bytes_max.is_some() {
         return Err("--capacity and --capacity-bytes-max are for a tiered store".into());
@@ -239,6 +256,9 @@ pub fn prepare_with(
     if let Some(bytes) = args.fast_bytes_max {
         options = options.fast_tier_bytes_max(bytes);
     }
+    if let Some(bytes) = args.index_bytes_max {
+        options = options.index_bytes_max(bytes);
+    }
     let dir = match args.url() {
         StoreUrl::Tiered(_, dir) => dir.display().to_string(),
         other => other.to_string(),
@@ -257,6 +277,7 @@ pub fn prepare_with(
         read_only: args.read_only,
         dir,
         fast_bytes_max: args.fast_bytes_max.unwrap_or(0),
+        index_bytes_max: args.index_bytes_max.unwrap_or(0),
         capacity,
         capacity_bytes_max: args.capacity_bytes_max.unwrap_or(0),
         compression: compression_text(args.compression),

@@ -168,7 +168,7 @@ impl Catalog {
     }
 
     /// What builds a table's index of the keys from the first to before the second.
-    pub(super) fn levels_builder(&self, keys: (Option<Vec<u8>>, Option<Vec<u8>>)) -> LevelsBuilder {
+    pub(super) fn levels_builder<'l>(&self, keys: (Option<Vec<u8>>, Option<Vec<u8>>)) -> LevelsBuilder<'l> {
         LevelsBuilder::new(&self.arena, &self.epoch, keys)
     }
 

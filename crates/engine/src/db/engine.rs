@@ -213,6 +213,7 @@ impl Engine {
             catalog: &self.catalog,
             runs: &self.runs,
             persists_in_place: self.persists_in_place,
+            seal: self.seal_at_opening(),
         }
     }
 

@@ -5,8 +5,10 @@ use hedgerow_device::SyncFailure;
 use super::counters::Count;
 use super::engine::Engine;
 
+mod sealed;
 mod sorted_tables;
 
+pub use sealed::SealedMetrics;
 pub use sorted_tables::{FailedMove, SortedTablesMetrics};
 
 use crate::log::WriteFailure;
@@ -23,6 +25,10 @@ pub struct Metrics {
     pub tables: u64,
     /// Bytes of DRAM taken by the indexes.
     pub index_bytes: u64,
+    /// Bytes they may take ([`Options::index_bytes_max`](crate::Options::index_bytes_max)).
+    pub index_bytes_max: u64,
+    /// The part of them that is on the fast tier.
+    pub sealed: SealedMetrics,
     /// Bytes the fast tier takes now.
     pub fast_tier_bytes: u64,
     /// Bytes in one segment, but for those of larger records.
@@ -123,6 +129,8 @@ impl Engine {
             rows_expiring: tables.iter().map(|t| t.expiry.rows()).sum(),
             tables: tables.len() as u64,
             index_bytes: tables.iter().map(|t| t.levels.bytes()).sum(),
+            index_bytes_max: self.options.index_bytes_max,
+            sealed: SealedMetrics::of(&tables, &self.log, &self.gc),
             fast_tier_bytes,
             segment_bytes: self.log.extent_bytes(),
             fast_tier_allocated_bytes: self.log.tier().allocated_bytes().unwrap_or(fast_tier_bytes),

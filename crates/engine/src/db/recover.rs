@@ -21,7 +21,7 @@ use super::deleted::is_droppable_tombstone;
 use super::shared_table::TableShared;
 use super::torn_blocks::mend_torn;
 use crate::index::{LogSlot, Slot, Tag};
-use crate::levels::{LevelsBuilder, index_full};
+use crate::levels::{LevelsBuilder, SealAtOpening};
 use crate::log::format::{FLAG_RELOCATED, Record, RecordKind, RecordRef};
 use crate::log::segment::Deltas;
 use crate::log::{Log, LogView, OpenState, SegmentEnd, SegmentWalk, WalkEnd};
@@ -35,7 +35,7 @@ const SEGMENTS_AHEAD: usize = 4;
 
 /// What a table's index is built from.
 struct Building<'p> {
-    levels: LevelsBuilder,
+    levels: LevelsBuilder<'p>,
     table: &'p TableShared,
     prefix: &'p [u8],
     key: Vec<u8>,
@@ -47,7 +47,7 @@ impl<'p> Building<'p> {
     /// With what was built of the keys that follow.
     fn join(self, right: Building<'p>) -> Result<Building<'p>> {
         Ok(Building {
-            levels: self.levels.join(right.levels).map_err(index_full)?,
+            levels: self.levels.join(right.levels)?,
             expiring: self.expiring + right.expiring,
             ..self
         })
@@ -181,6 +181,8 @@ pub(super) struct Recovery<'e> {
     pub(super) runs: &'e Runs,
     /// Records of this opening are durable before they are published.
     pub(super) persists_in_place: bool,
+    /// What memory has no room for.
+    pub(super) seal: SealAtOpening<'e>,
 }
 
 impl Recovery<'_> {
@@ -211,7 +213,10 @@ impl Recovery<'_> {
         let mut walked = self.walk_all(found, Some(&prefixes), threads)?;
         self.catch_up(&mut walked, found)?;
         walked.changes.iter().for_each(|change| count_change(self.log, change.offset, change.bytes));
-        for (id, runs) in std::mem::take(&mut walked.runs) {
+        let mut of_tables: Vec<_> = std::mem::take(&mut walked.runs).into_iter().collect();
+        // The largest last: its keys are what memory has no room for.
+        of_tables.sort_by_cached_key(|(_, runs)| runs.iter().map(Vec::len).sum::<usize>());
+        for (id, runs) in of_tables {
             let Some(table) = self.catalog.by_id(id) else {
                 // A dropped table's rows: nothing refers to them any more.
                 let mut by_extent: HashMap<u32, u64> = HashMap::new();
@@ -403,12 +408,13 @@ impl Recovery<'_> {
         threads: usize,
     ) -> Result<()> {
         let ranges = key_ranges(runs, threads);
+        let records = runs.iter().map(|run| run.len() as u64).sum::<u64>() / ranges.len().max(1) as u64;
         let Some(last) = ranges.len().checked_sub(1) else { return Ok(()) };
         let separator_at =
             |i: usize| ranges.get(i).filter(|_| i > 0).map(|range| separator(prefix, &range.from));
         let build = |i: usize| {
             let keys = (separator_at(i), separator_at(i + 1));
-            let levels = self.catalog.levels_builder(keys);
+            let levels = self.catalog.levels_builder(keys).sealing(self.seal.of_records(records));
             let building = Building { levels, table, prefix, key: Vec::new(), expiring: 0 };
             self.gather(&ranges[i].runs, building)
         };
@@ -421,7 +427,7 @@ impl Recovery<'_> {
             }
             right
         })?;
-        table.levels.build(whole.levels).map_err(index_full)?;
+        table.levels.build(whole.levels)?;
         table.expiry.reset(whole.expiring);
         Ok(())
     }
@@ -508,13 +514,13 @@ impl Recovery<'_> {
             let guard = self.log.pin();
             let record = guard.view().record(newest.offset())?;
             let slot = self.tombstone_counted(table, record.key(), slot);
-            return levels.push(record.key(), slot).map_err(index_full);
+            return levels.push(record.key(), slot);
         }
         key.clear();
         key.extend_from_slice(prefix);
         versions[0].extend(key);
         let slot = self.tombstone_counted(table, key, slot);
-        levels.push(key, slot).map_err(index_full)
+        levels.push(key, slot)
     }
 
     /// The slot of a key, marked if it is a tombstone that hides what is below. One that has nothing to hide counts as obsolete: gc drops it with its record.

@@ -16,7 +16,6 @@ use super::recover::{chain_below, slot_of};
 use super::shared_table::TableShared;
 use super::tiers::Tiers;
 use crate::index::{LogSlot, Tag};
-use crate::levels::index_full;
 use crate::log::format::{CATALOG_TABLE, FLAG_RELOCATED};
 use crate::log::{Log, LostRecord, OpenState};
 use crate::runs::salvage::LeftRow;
@@ -176,9 +175,9 @@ impl Salvage {
                 false => newest.slot.with_depth((chain.len() - 1) as u8),
             };
             let slot = slot.with_expires(expires);
-            levels.push(&newest.key, slot).map_err(index_full)?;
+            levels.push(&newest.key, slot)?;
         }
-        table.levels.build(levels).map_err(index_full)
+        table.levels.build(levels)
     }
 }
 

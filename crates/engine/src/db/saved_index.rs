@@ -18,12 +18,17 @@
 //! * 2: records that left the index uncounted: extent, how many (u32 each), their offsets (u64 each).
 //! * 3: the hashes of such records' keys, in the same way.
 //! * 5, of no bytes: rows may move in this store, so that 3 has the keys of all that 2 has. Where they may not, nobody asks for them; a store that may move rows when it is opened is not opened by what lacks them.
-//! * 4: of a table, keys in order, each with the slot of its newest version: how many bytes it shares with the one before in the section, how many it has besides (LEB128 each), the slot's word (u64), and those bytes.
+//! * 6: of a table, where the leaves of its groups lie, which stay there (`saved_index/groups.rs`).
+//! * 4: of a table, keys in order, those of groups left out, each with the slot of its newest version: how many bytes it shares with the one before in the section, how many it has besides (LEB128 each), the slot's word (u64), and those bytes.
+
+mod groups;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use hedgerow_row::le_bytes::{u32_at, u64_at};
+
+use groups::{GROUPS, OpenedGroups, SavedGroups};
 
 use super::engine::{Engine, TableShared};
 use super::recover::Recovery;
@@ -31,7 +36,7 @@ use crate::Result;
 use crate::index::{Slot, Tag};
 use crate::levels::LevelsBuilder;
 use crate::log::saved::{PieceWriter, SavedSegment};
-use crate::log::{OpenState, SegmentEnd};
+use crate::log::{Log, OpenState, SegmentEnd};
 use crate::manifest::saved_index::SavedPiece;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -57,11 +62,12 @@ struct SectionWriter<'l> {
     section: Option<((u32, u32), usize)>,
     /// The last key of it.
     key: Vec<u8>,
+    extent_shift: u32,
 }
 
 impl<'l> SectionWriter<'l> {
-    fn new(pieces: PieceWriter<'l>) -> SectionWriter<'l> {
-        SectionWriter { pieces, payload: Vec::new(), section: None, key: Vec::new() }
+    fn new(pieces: PieceWriter<'l>, extent_shift: u32) -> SectionWriter<'l> {
+        SectionWriter { pieces, payload: Vec::new(), section: None, key: Vec::new(), extent_shift }
     }
 
     fn end_section(&mut self) {
@@ -144,11 +150,12 @@ struct Sections<'p> {
     keys_known: bool,
     /// By table, in the order of keys.
     versions: BTreeMap<u32, Vec<&'p [u8]>>,
+    groups: BTreeMap<u32, SavedGroups>,
 }
 
 impl<'p> Sections<'p> {
     /// `None` if a section is of another kind, or ends too soon.
-    fn of(pieces: &[SavedPiece<'p>]) -> Option<Sections<'p>> {
+    fn of(pieces: &[SavedPiece<'p>], log: &Log) -> Option<Sections<'p>> {
         let mut sections = Sections::default();
         for piece in pieces {
             let mut rest = piece.bytes;
@@ -160,6 +167,7 @@ impl<'p> Sections<'p> {
                     DROPPED => sections.dropped.extend(lists_of(section)?),
                     DROPPED_KEYS => sections.dropped_keys.extend(lists_of(section)?),
                     KEYS_KNOWN => sections.keys_known = true,
+                    GROUPS => sections.groups.entry(u32_at(head, 4)).or_default().add(section, log)?,
                     VERSIONS => sections.versions.entry(u32_at(head, 4)).or_default().push(section),
                     _ => return None,
                 }
@@ -202,7 +210,7 @@ fn first_key(mut section: &[u8]) -> Option<Vec<u8>> {
 fn push_all(
     mut section: &[u8],
     key: &mut Vec<u8>,
-    levels: &mut LevelsBuilder,
+    levels: &mut LevelsBuilder<'_>,
     is_in_segment: &impl Fn(u64) -> bool,
 ) -> Option<u64> {
     let (mut expiring, mut begins) = (0, true);
@@ -228,20 +236,14 @@ fn push_all(
 }
 
 /// What a table's index is made of, and how many of its rows expire.
-struct Built {
+struct Built<'l> {
     table: Arc<TableShared>,
-    levels: LevelsBuilder,
+    levels: LevelsBuilder<'l>,
     expiring: u64,
 }
 
 /// Saving.
 impl Engine {
-    /// About so many bytes take the keys that groups have.
-    fn sealed_bytes(&self) -> u64 {
-        const BYTES_OF_KEY: u64 = 40;
-        self.catalog.all().iter().map(|table| table.levels.sealed_rows() * BYTES_OF_KEY).sum()
-    }
-
     /// Saves the index of a store that is closed now, if there is something to be gained.
     ///
     /// # Errors
@@ -249,16 +251,18 @@ impl Engine {
     pub(super) fn save_index(&self) -> Result<()> {
         // Nobody changes a slot any more, or frees a segment: the log is closed, and no cycle is under way.
         let _alone = self.gc.lock.write();
-        let Some(segments) = self.log.saved_segments() else { return Ok(()) };
+        // Nor does a key go from the young level to a group, by whoever collects by hand meanwhile.
+        let _sealing = self.gc.sealing.lock();
+        let _merging = self.gc.merging_groups.lock();
+        let has_groups = self.catalog.all().iter().any(|table| table.levels.has_groups());
+        let Some(segments) = self.log.saved_segments(has_groups) else { return Ok(()) };
         let bytes: u64 = segments.iter().map(SavedSegment::log_bytes).sum();
         if bytes < self.options.saved_index_bytes_min || !self.gc.knows_all() {
             return Ok(());
         }
         // More than it takes: a tree has room in its leaves, and keys share what they begin with.
-        let Some(pieces) = self.log.save_index(self.arena.bytes() + self.sealed_bytes()) else {
-            return Ok(());
-        };
-        let mut sections = SectionWriter::new(pieces);
+        let Some(pieces) = self.log.save_index(self.arena.bytes()) else { return Ok(()) };
+        let mut sections = SectionWriter::new(pieces, self.log.space().extent_shift());
         for segment in &segments {
             let out = sections.entry((SEGMENTS, 0), segment.bytes())?;
             segment.encode(out);
@@ -271,7 +275,9 @@ impl Engine {
         let (guard, mut keys, mut uncounted) = (self.log.pin(), 0, 0);
         for table in self.catalog.all() {
             let id = table.id.load(Ordering::Acquire);
-            table.levels.each_version(&guard, |key, slot| {
+            sections.groups(id, &table.levels)?;
+            keys += table.levels.sealed_rows();
+            table.levels.each_young_version(&guard, |key, slot| {
                 let slot = *self.cache.log_slot(slot, &guard);
                 keys += 1;
                 uncounted += u64::from(slot.older_versions() == Slot::OLDER_VERSIONS_SATURATED);
@@ -288,14 +294,22 @@ impl Engine {
     /// Opens the store by its saved index; false, and nothing is changed, if it has none that counts.
     pub(super) fn open_saved(&self, found: &OpenState, threads: usize) -> Result<bool> {
         let Some(pieces) = self.log.saved_index().filter(|_| found.clean) else { return Ok(false) };
+        let held = self.log.hold_pieces(&pieces);
         if !self.are_whole(&pieces, threads) {
             return Ok(false);
         }
-        let Some(sections) = Sections::of(&pieces) else { return Ok(false) };
+        let Some(sections) = Sections::of(&pieces, &self.log) else { return Ok(false) };
         let lacks_keys = self.may_move() && !sections.keys_known && !sections.dropped.is_empty();
         if lacks_keys || !self.log.has_exactly(&sections.segments) {
             return Ok(false);
         }
+        let is_of_table = |id: &u32| self.catalog.by_id(*id).is_some();
+        if !sections.groups.keys().all(|id| self.options.seal && is_of_table(id)) {
+            return Ok(false);
+        }
+        let Some((groups, leaves)) = groups::take_over(&sections.groups, &self.log, threads) else {
+            return Ok(false);
+        };
         let Some(built) = self.build_saved(&sections, threads) else { return Ok(false) };
         let ends = self.log.take_over(&sections.segments);
         sections
@@ -305,8 +319,9 @@ impl Engine {
         for (extent, hashes) in sections.dropped_keys {
             hashes.into_iter().for_each(|hash| self.gc.will_drop_key(extent, hash));
         }
-        self.recovery().took_over(built, ends, found)?;
-        self.log.give_back_pieces(&pieces);
+        self.recovery().took_over(built, groups, (ends, found))?;
+        leaves.keep();
+        held.release();
         self.index_was_saved.store(true, Ordering::Relaxed);
         Ok(true)
     }
@@ -329,15 +344,18 @@ impl Engine {
     }
 
     /// The indexes of all tables; `None` if there is one that nobody knows, or what was saved is not what is written here: what was taken of the index's memory by then is not given back.
-    fn build_saved(&self, sections: &Sections<'_>, threads: usize) -> Option<Vec<Built>> {
-        let tables: Option<Vec<_>> = sections
-            .versions
-            .iter()
-            .map(|(id, of)| Some((self.catalog.by_id(*id)?, of.as_slice())))
-            .collect();
+    fn build_saved(&self, sections: &Sections<'_>, threads: usize) -> Option<Vec<Built<'_>>> {
+        let mut versions: Vec<_> = sections.versions.iter().collect();
+        // The largest last: its keys are what memory has no room for.
+        versions.sort_by_cached_key(|(_, of)| of.iter().map(|section| section.len()).sum::<usize>());
+        let tables: Option<Vec<_>> =
+            versions.into_iter().map(|(id, of)| Some((self.catalog.by_id(*id)?, of.as_slice()))).collect();
         let extents: BTreeSet<u32> = sections.segments.iter().flat_map(SavedSegment::extents).collect();
         let is_in_segment = |offset| extents.contains(&((offset / self.log.extent_bytes()) as u32));
-        let build = |(table, of)| self.build_table(table, of, (threads, &is_in_segment));
+        let build = |(table, of): (Arc<TableShared>, _)| {
+            let has_groups = sections.groups.contains_key(&table.id.load(Ordering::Relaxed));
+            self.build_table(table, of, has_groups, (threads, &is_in_segment))
+        };
         tables?.into_iter().map(build).collect()
     }
 
@@ -345,13 +363,19 @@ impl Engine {
         &self,
         table: Arc<TableShared>,
         sections: &[&[u8]],
+        has_groups: bool,
         (threads, is_in_segment): (usize, &(impl Fn(u64) -> bool + Sync)),
-    ) -> Option<Built> {
+    ) -> Option<Built<'_>> {
         let ranges: Vec<&[&[u8]]> = sections.chunks(sections.len().div_ceil(threads.max(1)).max(1)).collect();
         let fences = ranges.iter().map(|range| first_key(range.first()?)).collect::<Option<Vec<_>>>()?;
+        // A leaf shares less of its keys than a section does.
+        let bytes = sections.iter().map(|section| section.len() as u64).sum::<u64>() / ranges.len() as u64;
         let build = |i: usize| {
             let low = fences.get(i).filter(|_| i > 0).cloned();
-            let mut levels = self.catalog.levels_builder((low, fences.get(i + 1).cloned()));
+            let levels = self.catalog.levels_builder((low, fences.get(i + 1).cloned()));
+            // What groups have is older than what is sealed here: so nothing is.
+            let seal = self.seal_at_opening().of_table(bytes).filter(|_| !has_groups);
+            let mut levels = levels.sealing(seal);
             let (mut key, mut expiring) = (Vec::new(), 0);
             for section in ranges[i] {
                 expiring += push_all(section, &mut key, &mut levels, is_in_segment)?;
@@ -375,10 +399,20 @@ impl Engine {
 }
 
 impl Recovery<'_> {
-    fn took_over(&self, built: Vec<Built>, ends: Vec<SegmentEnd>, found: &OpenState) -> Result<()> {
+    fn took_over(
+        &self,
+        built: Vec<Built<'_>>,
+        groups: BTreeMap<u32, OpenedGroups>,
+        (ends, found): (Vec<SegmentEnd>, &OpenState),
+    ) -> Result<()> {
         for Built { table, levels, expiring } in built {
-            table.levels.build(levels).map_err(crate::levels::index_full)?;
+            table.levels.build(levels)?;
             table.expiry.reset(expiring);
+        }
+        for (id, OpenedGroups { rows, groups }) in groups {
+            if let Some(table) = self.catalog.by_id(id) {
+                table.levels.open_groups(groups, rows);
+            }
         }
         self.log.recovered(ends, found.watermark, found, self.persists_in_place, None)
     }

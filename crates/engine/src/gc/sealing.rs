@@ -8,7 +8,7 @@
 //! 3. The group is **published**: who finds nothing in the young index finds it there. All appenders are passed once more: who looked before has published what he wrote.
 //! 4. The young index **forgets** what is as it was found. What was changed meanwhile stays there, and hides the group's entry.
 //!
-//! Groups do not survive the process: an opening finds all keys in the log, and the first cycles seal them. Groups of a table are merged once they are many. An entry whose record is gone is left out; what is hidden by the young index is not looked for.
+//! Groups survive no crash: an opening finds all keys in the log then, and seals those that memory has no room for as it builds the index (`levels/builder.rs`). Groups of a table are merged once they are many. An entry whose record is gone is left out; what is hidden by the young index is not looked for.
 //!
 //! **What fails** changes nothing: leaves that no group has are free again. Where there is no room for more of them what was written by then is a group.
 
@@ -16,12 +16,15 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::victims::low_extents;
 use crate::db::engine::{Engine, TableShared};
 use crate::group::{
     Group, GroupCursor, GroupFilter, GroupLevels, GroupWriter, LeafExtents, MergedEntries, hash_of,
 };
-use crate::index::{LogSlot, ScanBatch, Slot, Tag};
-use crate::levels::{Cursor, Levels, damaged_leaf};
+use crate::index::{LogSlot, ScanBatch, Slot};
+use crate::levels::{
+    Cursor, LEAF_BYTES_OF_KEY, Levels, SealAtOpening, damaged_leaf, is_sealable, is_worth_leaves,
+};
 use crate::log::{LeafWriter, LogView, PlaceState};
 use crate::scheduler::IdleBackoff;
 use crate::sync::atomic::Ordering;
@@ -40,19 +43,19 @@ const SLICE_KEYS: u64 = 512 << 10;
 /// Keys that are looked at under one guard, and those that the young index forgets together: meanwhile an appender is held.
 const STEP: usize = 1024;
 const FORGOTTEN_TOGETHER: usize = 128;
+/// The slots of a filter are loaded so many keys ahead.
+const FILTER_AHEAD: usize = 16;
 /// Entries that are merged under one guard.
 const MERGE_STEP: usize = 16 << 10;
-/// A longer key stays in memory: a leaf of its own would be mostly empty.
-const KEY_BYTES_MAX: usize = 256;
 /// More groups than so many are merged with the one below them, and so are those that have this share of its keys.
 const GROUPS_MAX: usize = 16;
 const GROUPS_SHARE: u64 = 2;
+/// For want of room in a filter groups are merged that have this share of the keys of the one below, not fewer.
+const L1_SHARE_MAX: u64 = 32;
+/// Filters take this share of the index, at most.
+const FILTERS_SHARE: u64 = 3;
 /// With so many no more are made: merging them finds no room.
 const GROUPS_HELD_AT: usize = 4 * GROUPS_MAX;
-/// About so many bytes of leaves for a key, besides what it has itself.
-const LEAF_BYTES_OF_KEY: u64 = 24;
-/// About so many bytes of the young index for a key, when it is opened again.
-const YOUNG_BYTES_OF_KEY: u64 = 56;
 
 /// A table whose keys are sealed, or whose groups are merged, as it was when that began.
 struct SealRun<'t> {
@@ -100,18 +103,28 @@ fn is_held(table: &Arc<TableShared>) -> bool {
     table.levels.groups().l0().len() >= GROUPS_HELD_AT
 }
 
-/// Whether a slot may be sealed by whoever began when segments had the number `below`.
-fn is_sealable(slot: Slot, log: LogView<'_>, below: u64) -> Option<LogSlot> {
-    let is_row = matches!(slot.tag(), Tag::Row | Tag::Delta) && !slot.expires();
-    let is_known = slot.older_versions() < Slot::OLDER_VERSIONS_SATURATED && !slot.bytes_unknown();
-    let slot = slot.in_log().filter(|_| is_row && is_known)?;
+/// The slot of a key that may be sealed by whoever began when segments had the number `below`.
+fn sealable((key, slot): (&[u8], Slot), log: LogView<'_>, below: u64) -> Option<LogSlot> {
+    let slot = slot.in_log().filter(|_| is_sealable(key, slot))?;
     (log.kept(slot.offset(), below) == PlaceState::There).then_some(slot)
 }
 
 /// When.
 impl Engine {
+    /// For who builds the index: the room that there is then is what is found free.
+    pub(crate) fn seal_at_opening(&self) -> SealAtOpening<'_> {
+        let seals = self.options.seal && !self.log.tier().is_read_only();
+        SealAtOpening {
+            log: &self.log,
+            index_bytes_max: seals.then_some(self.options.index_bytes_max),
+            left: low_extents(self.log.space().room().1) / 2,
+        }
+    }
+
     /// The thread that seals.
     pub(crate) fn seal_loop(&self) {
+        // A leaf that is damaged is told to whoever looks into it.
+        drop(self.tell_opened_groups_apart());
         self.work_while_writable(Engine::seal_if_wanted);
     }
 
@@ -170,9 +183,9 @@ impl Engine {
     fn seal_largest_tables(&self) -> (u64, Result<()>) {
         let mut tables = self.catalog.all();
         tables.sort_by_cached_key(|table| Reverse(table.levels.young_bytes()));
-        // What takes no more than half of an extent of leaves is not worth one.
         let is_worth_it = |table: &Arc<TableShared>| {
-            self.bytes_to_seal(table) * 2 >= self.log.leaf_bytes_max() && !is_held(table)
+            let (bytes, most) = (self.bytes_to_seal(table), self.options.index_bytes_max);
+            is_worth_leaves(bytes, &self.log, most) && !is_held(table)
         };
         let (mut sealed, mut done) = (0, Ok(()));
         for table in tables.iter().filter(|table| is_worth_it(table)) {
@@ -247,7 +260,7 @@ impl Engine {
         self.is_index_tight() && self.options.seal && self.young_index_bytes() >= self.seals_from()
     }
 
-    /// Whether there is room for the leaves that nobody waits for; while the index is tight, for leaves at all. And whether all keys would fit the memory of an opening, which finds all of them in the log.
+    /// Whether there is room for the leaves that nobody waits for; while the index is tight, for leaves at all.
     fn has_room_to_seal(&self) -> bool {
         let tables = self.catalog.all();
         let bytes: u64 = tables.iter().map(|table| self.bytes_to_seal(table)).sum();
@@ -259,10 +272,7 @@ impl Engine {
             false if self.can_move() => (room.low.max(self.landing_extents()), extents),
             false => (room.low, extents),
         };
-        let keys: u64 =
-            tables.iter().map(|table| table.levels.young_keys() + table.levels.sealed_rows()).sum();
         u64::from(room.available.saturating_sub(kept)) >= extents
-            && keys * YOUNG_BYTES_OF_KEY <= self.arena.capacity()
     }
 
     /// A new key was refused for want of room in the index: whether a seal is about to make some.
@@ -281,6 +291,16 @@ impl Engine {
         (self.log.segments_emptied(), u64::from(self.log.space().segment_extents()))
     }
 
+    /// How many keys the filter of a table may have, beside those of other tables.
+    fn filter_keys_max(&self, table: &TableShared) -> u64 {
+        let tables = self.catalog.all();
+        let others: u64 =
+            tables.iter().filter(|of| !std::ptr::eq(&***of, table)).map(|of| of.levels.filter_bytes()).sum();
+        let filters_max = self.options.index_bytes_max / FILTERS_SHARE;
+        let of_each = filters_max / tables.iter().filter(|of| of.levels.has_groups()).count().max(1) as u64;
+        GroupFilter::keys_for_bytes(filters_max.saturating_sub(others).max(of_each))
+    }
+
     /// Merges the groups of a table if they are many, or much of them is gone, and there is room.
     fn merge_groups_if_wanted(&self, table: &Arc<TableShared>) -> Result<()> {
         if !table.levels.has_groups() {
@@ -289,10 +309,16 @@ impl Engine {
         let groups = table.levels.groups();
         let of_l0: u64 = groups.l0().iter().map(|of| of.group.entries()).sum();
         let is_large = groups.l0().len() > 1 && of_l0 * GROUPS_SHARE > groups.l1().entries();
-        if groups.l0().len() <= GROUPS_MAX
-            && !(is_large && groups.l0().len() > 2)
-            && !table.levels.groups_are_worn(self.emptied_and_segments())
-        {
+        // A filter of all of them takes half of what it may: by the time they are merged as many have come again.
+        let may_be_merged = groups.l0().len() > usize::from(self.gc.sealing.try_lock().is_none());
+        let fills_filter = may_be_merged
+            && of_l0 * 2 > self.filter_keys_max(table)
+            && of_l0 * L1_SHARE_MAX > groups.l1().entries();
+        let is_wanted = groups.l0().len() > GROUPS_MAX
+            || is_large && groups.l0().len() > 2
+            || fills_filter && groups.newest_first().count() > 1
+            || table.levels.groups_are_worn(self.emptied_and_segments());
+        if !is_wanted {
             return Ok(());
         }
         // As much again, less what is gone, until those before are retired.
@@ -339,7 +365,7 @@ impl Engine {
     ) -> Result<Option<SealedSlice>> {
         let &SealRun { table, id, below } = run;
         let begun = SealBegun::of(self, table);
-        let mut leaves = self.log.leaf_writer();
+        let mut leaves = self.log.leaf_writer(0);
         let number = table.levels.number_of_group(goes_on);
         let (group, is_last) = self.write_group((table, number), below, cursor, &mut leaves)?;
         let written = group.entries();
@@ -358,6 +384,7 @@ impl Engine {
         drop(self.log.gc_appender());
         let sealed = self.forget_sealed_keys(run, &group)?;
         drop(begun);
+        self.gc.count_keys_sealed(sealed, 0);
         self.tell_groups_apart(table)?;
         Ok(Some(SealedSlice { written, sealed, is_last }))
     }
@@ -371,17 +398,22 @@ impl Engine {
         leaves: &mut LeafWriter<'_>,
     ) -> Result<(Group, bool)> {
         let (mut writer, mut batch, mut passed) = (GroupWriter::new(leaves), ScanBatch::new(), 0);
-        let mut filter = table.levels.filter_of_groups();
+        let (mut filter, mut hashes) = (table.levels.filter_of_groups(), Vec::with_capacity(STEP));
         loop {
             let guard = self.log.pin();
             let more = table.levels.next_young_rows(cursor, STEP, &guard, &mut batch);
-            for (key, slot) in batch.iter().filter(|(key, _)| key.len() <= KEY_BYTES_MAX) {
-                let Some(slot) = is_sealable(slot, guard.view(), below) else { continue };
-                if !push_or_end(writer.push(key, slot.raw()))? {
+            hashes.clear();
+            hashes.extend(batch.iter().map(|(key, _)| hash_of(key)));
+            for (at, (key, slot)) in batch.iter().enumerate() {
+                let Some(slot) = sealable((key, slot), guard.view(), below) else { continue };
+                if !push_or_end(writer.push_hashed(key, slot.raw(), hashes[at]))? {
                     return Ok((writer.finish()?, true));
                 }
+                if let (Some(filter), Some(ahead)) = (&filter, hashes.get(at + FILTER_AHEAD)) {
+                    filter.prefetch(*ahead);
+                }
                 // Before anybody sees the group. One that is full is not right any more, and another is made of all groups.
-                if filter.as_ref().is_some_and(|filter| filter.insert(hash_of(key), number).is_err()) {
+                if filter.as_ref().is_some_and(|filter| filter.insert(hashes[at], number).is_err()) {
                     filter = None;
                     let _appender = self.log.gc_appender();
                     table.levels.set_filter(None);
@@ -394,6 +426,12 @@ impl Engine {
         }
     }
 
+    /// [`Engine::tell_groups_apart`] in all tables of a store that was opened with groups.
+    pub(crate) fn tell_opened_groups_apart(&self) -> Result<()> {
+        let _alone = self.gc.sealing.lock();
+        self.catalog.all().iter().try_for_each(|table| self.tell_groups_apart(table))
+    }
+
     /// Sees to it that a look asks the group that has a key, and those alone that may: a filter of all groups above the lowest, if there is more than one group and none yet.
     fn tell_groups_apart(&self, table: &TableShared) -> Result<()> {
         let groups = table.levels.groups();
@@ -401,12 +439,20 @@ impl Engine {
             return Ok(());
         }
         let keys: u64 = groups.l0().iter().map(|of| of.group.entries()).sum();
+        let most = self.filter_keys_max(table);
+        if keys > most {
+            // All are asked until they are merged, which they are.
+            return Ok(());
+        }
         let oldest = groups.l0().last().map_or(0, |of| of.number);
-        let filter = GroupFilter::for_keys(keys * 2, oldest);
+        let filter = GroupFilter::for_keys((keys * 2).min(most), oldest);
         let mut is_whole = true;
         for of in groups.l0().iter().rev() {
             let insert = |key: &[u8], _| is_whole &= filter.insert(hash_of(key), of.number).is_ok();
             self.each_entry(table, &of.group, insert)?;
+        }
+        if self.scheduler.is_stopped() {
+            return Ok(());
         }
         let _appender = self.log.gc_appender();
         let l0_of =
@@ -418,7 +464,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Calls `visit` with each entry of a group of a table, as long as that is one.
+    /// Calls `visit` with each entry of a group of a table, as long as that is one, and the store is not closed.
     fn each_entry(
         &self,
         table: &TableShared,
@@ -429,7 +475,8 @@ impl Engine {
         loop {
             let guard = self.log.pin();
             // The leaves of one that was merged, or cleared, stay as long as those who were pinned before.
-            if !table.levels.groups().newest_first().any(|now| Arc::ptr_eq(now, group)) {
+            let is_there = table.levels.groups().newest_first().any(|now| Arc::ptr_eq(now, group));
+            if !is_there || self.scheduler.is_stopped() {
                 return Ok(());
             }
             let view = guard.view();
@@ -508,15 +555,19 @@ impl Engine {
         let groups = table.levels.groups();
         // The newest may be one that goes on.
         let is_open = self.gc.sealing.try_lock().is_none();
+        if is_open && groups.l0().len() == 1 {
+            return Ok(());
+        }
         let upto = groups.l0().get(usize::from(is_open)).map_or(0, |newest| newest.number);
         let run =
             SealRun { table, id: table.id.load(Ordering::Acquire), below: self.log.next_segment_number() };
-        let (mut leaves, emptied) = (self.log.leaf_writer(), self.log.segments_emptied());
+        let (mut leaves, emptied) = (self.log.leaf_writer(0), self.log.segments_emptied());
         let merging =
             groups.l0().iter().filter(|of| of.number <= upto).map(|of| &*of.group).chain([&**groups.l1()]);
         let merging: Vec<&Group> = merging.collect();
         let Some(merged) = self.write_merged_group(&run, &merging, &mut leaves)? else { return Ok(()) };
         let merged = merged.stamped(run.below);
+        self.gc.count_keys_sealed(0, merged.entries());
         self.publish_groups(table, run.id, leaves, |levels| {
             levels.set_merged(&groups, (upto, emptied), merged, &self.log)
         });

@@ -33,7 +33,14 @@ impl<'g, B: LeafBytes> GroupCursor<'g, B> {
         self.group
     }
 
+    /// The key that it is at.
+    #[inline]
+    pub fn key(&self) -> Option<&[u8]> {
+        self.at.is_some().then_some(self.key.as_slice())
+    }
+
     /// The key and the slot that it is at.
+    #[inline]
     pub fn entry(&self) -> Option<(&[u8], u64)> {
         self.at.map(|at| (self.key.as_slice(), at.bytes.slot(at.entry)))
     }

@@ -119,9 +119,8 @@ impl LeafExtentWriter {
             return;
         }
         let (place, count) = ((self.bytes.len() / LEAF_BYTES) as u32, self.leaf.count());
-        let leaf = self.leaf.finish(self.place.number, place);
-        self.known.push([&self.first, &self.last], count, (place, (leaf.len() / LEAF_BYTES) as u32));
-        self.bytes.extend_from_slice(&leaf);
+        let kib = self.leaf.finish(self.place.number, place, &mut self.bytes);
+        self.known.push([&self.first, &self.last], count, (place, kib));
     }
 
     /// The bytes of the extent, and what is kept of it in memory.
@@ -175,7 +174,7 @@ impl LeafExtent {
             let Some(end) = leaf.count().checked_sub(1) else { return Err(DamagedLeaf { extent, place }) };
             leaf.key_into(0, &mut first);
             leaf.key_into(end, &mut last);
-            if known.leaves > 0 && known.greatest >= first {
+            if known.leaves > 0 && known.greatest >= first || end > 0 && first >= last {
                 return Err(DamagedLeaf { extent, place });
             }
             let kib = (leaf.bytes_len() / LEAF_BYTES) as u32;
@@ -234,6 +233,16 @@ impl LeafExtent {
             self.places.of(leaf + 1) as usize
         };
         self.places.of(leaf) as usize * LEAF_BYTES..end * LEAF_BYTES
+    }
+
+    /// Whether a leaf may have a key of this hash, by its head alone, of the bytes in [its range](LeafExtent::range_of).
+    ///
+    /// # Errors
+    /// If the head is not what was written there.
+    #[inline]
+    pub fn may_have(&self, (leaf, bytes): (u32, &[u8]), key: &[u8], hash: u64) -> Result<bool, DamagedLeaf> {
+        let (extent, place) = (self.place, self.places.of(leaf));
+        Leaf::may_have(bytes, (extent.number, place), key, hash).ok_or(DamagedLeaf { extent, place })
     }
 
     /// A leaf, of the bytes in [its range](LeafExtent::range_of), verified.

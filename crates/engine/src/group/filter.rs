@@ -6,6 +6,7 @@
 //! A slot is a tag of 16 bits and the number of a group, 16 bits of it: one word, so that no reader sees the tag of one key with the group of another. A key has two buckets of four slots, each
 //! found from the other by its tag alone (Fan, Andersen, Kaminsky, Mitzenmacher: "Cuckoo Filter: Practically Better Than Bloom", 2014).
 //!
+//! * **Of any size.** The other bucket is that which comes to a sum with the first that the tag alone says, so that their number need be no power of two: memory is what the keys need, and not up to twice as much.
 //! * **Update in place.** There is one slot for a tag in its two buckets: the next group with such a key writes its number there. So the number is a bound: a key is in that group, or
 //!   in an older one, or in none.
 //! * **Lazy deletion** (BushStore, ICDE 2024). Groups leave L0 the oldest first, and what they left counts as deleted as soon as the *watermark* is above their number: one
@@ -26,6 +27,7 @@ const WAYS: usize = 4;
 const LOOKED_AT_MAX: usize = 2_000;
 /// Keys for each 20 slots, at most: beyond that paths become long.
 const KEYS_OF_20_SLOTS: u64 = 19;
+const BUCKET_BYTES: u64 = (WAYS * size_of::<AtomicU32>()) as u64;
 
 /// The filter of L0.
 #[derive(Debug)]
@@ -78,13 +80,16 @@ impl FilterSlot {
     }
 }
 
+fn buckets_for(keys: u64) -> u64 {
+    let slots = (keys * 20).div_ceil(KEYS_OF_20_SLOTS).max(1);
+    slots.div_ceil(WAYS as u64)
+}
+
 impl GroupFilter {
     /// For so many keys; `oldest` is the number of the oldest group that it will be asked about.
     pub fn for_keys(keys: u64, oldest: u64) -> GroupFilter {
-        let slots = (keys * 20).div_ceil(KEYS_OF_20_SLOTS).max(1);
-        let buckets = slots.div_ceil(WAYS as u64).next_power_of_two();
         GroupFilter {
-            buckets: (0..buckets).map(|_| Default::default()).collect(),
+            buckets: (0..buckets_for(keys)).map(|_| Default::default()).collect(),
             watermark: AtomicU64::new(oldest),
             moved: AtomicU64::new(0),
         }
@@ -92,8 +97,12 @@ impl GroupFilter {
 
     /// Bytes of memory of one for so many keys.
     pub fn bytes_for_keys(keys: u64) -> u64 {
-        let slots = (keys * 20).div_ceil(KEYS_OF_20_SLOTS).max(1);
-        slots.div_ceil(WAYS as u64).next_power_of_two() * (WAYS * size_of::<AtomicU32>()) as u64
+        buckets_for(keys) * BUCKET_BYTES
+    }
+
+    /// How many keys one has room for that takes so many bytes.
+    pub fn keys_for_bytes(bytes: u64) -> u64 {
+        bytes / BUCKET_BYTES / 20 * WAYS as u64 * KEYS_OF_20_SLOTS
     }
 
     /// Bytes of memory.
@@ -104,13 +113,19 @@ impl GroupFilter {
     /// The tag of a key, never 0, and its two buckets.
     fn place_of(&self, hash: u64) -> (u16, [usize; 2]) {
         let tag = (hash as u16).max(1);
-        let first = (hash >> 32) as usize & (self.buckets.len() - 1);
+        let first = self.bucket_of((hash >> 32) as u32);
         (tag, [first, self.other(first, tag)])
     }
 
-    /// The other bucket of a tag; of that it is this one.
+    /// The bucket of a hash: its share of all hashes, of all buckets, however many there are.
+    fn bucket_of(&self, hash: u32) -> usize {
+        ((u64::from(hash) * self.buckets.len() as u64) >> 32) as usize
+    }
+
+    /// The other bucket of a tag; of that it is this one: the two come to the same sum, modulo the number of buckets.
     fn other(&self, bucket: usize, tag: u16) -> usize {
-        (bucket ^ (usize::from(tag)).wrapping_mul(0x5bd1_e995)) & (self.buckets.len() - 1)
+        let sum = self.bucket_of(u32::from(tag).wrapping_mul(0x9e37_79b1));
+        if sum >= bucket { sum - bucket } else { sum + self.buckets.len() - bucket }
     }
 
     fn entry(&self, bucket: usize, way: usize) -> FilterSlot {

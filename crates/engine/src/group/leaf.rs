@@ -8,11 +8,12 @@
 //! ```text
 //!  0     4      6      8          12   16
 //!  +-----+------+------+----------+----+--------+------+---------+-------+------+----------------+
-//!  | crc | count| KiB  | bytes of | 0  | prefix | tags | padding | slots | ends | suffixes ... 0 |
-//!  |     | n: 2 |  2   | prefix 4 | 4  |        |  n   | to 8    | 8 n   | 2 n  |                |
+//!  | crc | count| KiB  | bytes of |head| prefix | tags | padding | slots | ends | suffixes ... 0 |
+//!  |     | n: 2 |  2   | prefix 4 |crc |        |  n   | to 8    | 8 n   | 2 n  |                |
 //!  +-----+------+------+----------+----+--------+------+---------+-------+------+----------------+
 //! ```
 //! * `crc`: the crc32c of all behind it, seeded with the number of the extent (of its segment: each use of an extent has another) and the leaf's place in it: a leaf of another extent, or of another place, does not verify.
+//! * `head crc`: the same of what stands before it, the other checksum left out, and of the prefix and the tags: who is told by these that a key is not there has looked at a line or two, and not at all of the leaf.
 //! * `prefix`: what all keys of the leaf begin with; of one key all, however long it is. `ends`: where each suffix ends, counted from the first. A key of 24 bytes of which 8 are common takes 27 bytes.
 //! * `tags`: eight bits of each key's hash (BushStore's fingerprints): who looks for a key compares the suffixes of those alone that have its tag, one in 256 of the others.
 //! * Integers are little-endian. What is behind the last suffix is zero.
@@ -40,6 +41,13 @@ impl LeafLayout {
         let slots = (tags + count).next_multiple_of(8);
         let ends = slots + 8 * count;
         LeafLayout { count, tags, slots, ends, suffixes: ends + 2 * count }
+    }
+
+    /// As a leaf says that begins with these bytes.
+    fn said_by(bytes: &[u8]) -> Option<LeafLayout> {
+        let count = u16::from_le_bytes(bytes.get(4..6)?.try_into().ok()?);
+        let prefix = u32::from_le_bytes(bytes.get(8..12)?.try_into().ok()?);
+        Some(LeafLayout::of(usize::from(count), prefix as usize))
     }
 }
 
@@ -105,13 +113,15 @@ impl LeafBuilder {
         self.tags.push(tag_of(hash));
     }
 
-    /// The bytes of the leaf, which is to be at `place` of the extent of this number, in KiB; the next begins empty.
-    pub fn finish(&mut self, number: u64, place: u32) -> Vec<u8> {
+    /// Adds the bytes of the leaf, which is to be at `place` of the extent of this number, to `out`, and returns how many KiB it takes; the next begins empty.
+    pub fn finish(&mut self, number: u64, place: u32, out: &mut Vec<u8>) -> u32 {
         let count = self.ends.len();
         let prefix = if count == 0 { 0 } else { self.prefix_with(self.key(count - 1)) };
         let layout = LeafLayout::of(count, prefix);
         let used = layout.suffixes + self.keys.len() - count * prefix;
-        let mut bytes = vec![0; used.max(1).next_multiple_of(LEAF_BYTES)];
+        let begins = out.len();
+        out.resize(begins + used.max(1).next_multiple_of(LEAF_BYTES), 0);
+        let bytes = &mut out[begins..];
         let kib = bytes.len() / LEAF_BYTES;
         bytes[4..6].copy_from_slice(&(count as u16).to_le_bytes());
         bytes[6..8].copy_from_slice(&(kib as u16).to_le_bytes());
@@ -129,10 +139,16 @@ impl LeafBuilder {
             bytes[layout.ends + 2 * n..][..2].copy_from_slice(&(end as u16).to_le_bytes());
             bytes[layout.slots + 8 * n..][..8].copy_from_slice(&slot.to_le_bytes());
         }
+        let head = head_crc(bytes, layout, (number, place));
+        bytes[12..16].copy_from_slice(&head.to_le_bytes());
         let crc = crc32c(seed(number, place), &bytes[4..]);
         bytes[..4].copy_from_slice(&crc.to_le_bytes());
-        *self = LeafBuilder::default();
-        bytes
+        let LeafBuilder { keys, ends, slots, tags } = self;
+        keys.clear();
+        ends.clear();
+        slots.clear();
+        tags.clear();
+        kib as u32
     }
 }
 
@@ -141,6 +157,11 @@ fn seed(number: u64, place: u32) -> u32 {
     // One behind the other: as a start of the sum, the place would part extents with numbers next to one another no better than the numbers do.
     let (number, place) = (number.to_le_bytes(), place.to_le_bytes());
     crc32c(crc32c(0, &number), &place)
+}
+
+/// The checksum of the head of a leaf.
+fn head_crc(bytes: &[u8], layout: LeafLayout, (number, place): (u64, u32)) -> u32 {
+    crc32c(crc32c(seed(number, place), &bytes[4..12]), &bytes[HEADER_BYTES..layout.tags + layout.count])
 }
 
 /// A leaf, looked into.
@@ -167,12 +188,21 @@ impl<'a> Leaf<'a> {
         Leaf::trusted(bytes)
     }
 
+    /// Whether the leaf at `place` of the extent of this number, if these bytes are that, may have this key, whose hash is that: by its head alone, which is all that is verified. Else it has not.
+    pub fn may_have(bytes: &[u8], (number, place): (u64, u32), key: &[u8], hash: u64) -> Option<bool> {
+        let layout = LeafLayout::said_by(bytes)?;
+        let tags = bytes.get(layout.tags..layout.tags + layout.count)?;
+        let crc = u32::from_le_bytes(bytes[12..16].try_into().ok()?);
+        if head_crc(bytes, layout, (number, place)) != crc {
+            return None;
+        }
+        Some(key.starts_with(&bytes[HEADER_BYTES..layout.tags]) && tags.contains(&tag_of(hash)))
+    }
+
     /// The same of bytes that were verified before.
     pub fn trusted(bytes: &'a [u8]) -> Option<Leaf<'a>> {
-        let count = u16::from_le_bytes(bytes.get(4..6)?.try_into().ok()?);
-        let prefix = u32::from_le_bytes(bytes.get(8..12)?.try_into().ok()?);
-        let layout = LeafLayout::of(usize::from(count), prefix as usize);
-        let leaf = Leaf { bytes, layout };
+        let leaf = Leaf { bytes, layout: LeafLayout::said_by(bytes)? };
+        let layout = leaf.layout;
         // What follows may rely on it.
         (layout.suffixes <= bytes.len() && leaf.suffix_end(layout.count) <= bytes.len()).then_some(leaf)
     }
@@ -263,16 +293,23 @@ mod tests {
     }
 
     /// Packs all, and gives each leaf's bytes with what is in it.
+    fn finished(builder: &mut LeafBuilder, place: usize) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let kib = builder.finish(7, place as u32, &mut bytes);
+        assert_eq!(bytes.len(), kib as usize * LEAF_BYTES);
+        bytes
+    }
+
     fn leaves(keys: &[Vec<u8>]) -> Vec<(Vec<u8>, std::ops::Range<usize>)> {
         let (mut builder, mut leaves, mut from) = (LeafBuilder::default(), Vec::new(), 0);
         for (n, key) in keys.iter().enumerate() {
             if !builder.has_room_for(key) {
-                leaves.push((builder.finish(7, leaves.len() as u32), from..n));
+                leaves.push((finished(&mut builder, leaves.len()), from..n));
                 from = n;
             }
             builder.push(key, n as u64 + 1, hash(key));
         }
-        leaves.push((builder.finish(7, leaves.len() as u32), from..keys.len()));
+        leaves.push((finished(&mut builder, leaves.len()), from..keys.len()));
         leaves
     }
 
@@ -321,9 +358,10 @@ mod tests {
         let mut builder = LeafBuilder::default();
         builder.push(b"\0\0\0\x01ab", 0x0102_0304_0506_0708, 0xaa << 56);
         builder.push(b"\0\0\0\x01acd", 2, 0xbb << 56);
-        let bytes = builder.finish(5, 3);
+        let mut bytes = Vec::new();
+        assert_eq!(builder.finish(5, 3, &mut bytes), 1);
         let expected: &[(usize, &[u8])] = &[
-            (4, &[2, 0, 1, 0, 5, 0, 0, 0, 0, 0, 0, 0]),
+            (4, &[2, 0, 1, 0, 5, 0, 0, 0]),
             (16, b"\0\0\0\x01a"),
             (21, &[0xaa, 0xbb, 0]),
             (24, &[8, 7, 6, 5, 4, 3, 2, 1, 2, 0, 0, 0, 0, 0, 0, 0]),
@@ -336,6 +374,7 @@ mod tests {
         assert!(bytes.len() == LEAF_BYTES && bytes[47..].iter().all(|byte| *byte == 0));
         let seed = crc32c(crc32c(0, &5u64.to_le_bytes()), &3u32.to_le_bytes());
         assert_eq!(bytes[..4], crc32c(seed, &bytes[4..]).to_le_bytes());
+        assert_eq!(bytes[12..16], crc32c(crc32c(seed, &bytes[4..12]), &bytes[16..23]).to_le_bytes());
     }
 
     /// Numbers of extents are next to one another, and so are places.
@@ -343,7 +382,8 @@ mod tests {
     fn a_leaf_is_of_one_extent_and_place() {
         let mut builder = LeafBuilder::default();
         builder.push(b"key", 1, 2);
-        let bytes = builder.finish(100, 50);
+        let mut bytes = Vec::new();
+        builder.finish(100, 50, &mut bytes);
         for (number, place) in (90..110).flat_map(|number| (40..60).map(move |place| (number, place))) {
             let is_it = (number, place) == (100, 50);
             assert_eq!(Leaf::parse(&bytes, number, place).is_some(), is_it, "{place} of {number}");
@@ -358,7 +398,18 @@ mod tests {
             let mut flipped = bytes.clone();
             flipped[bit / 8] ^= 1 << (bit % 8);
             assert!(Leaf::parse(&flipped, 7, 0).is_none(), "bit {bit}");
+            // A head that is not what was written denies no key.
+            let denied =
+                keys.iter().any(|key| Leaf::may_have(&flipped, (7, 0), key, hash(key)) == Some(false));
+            assert!(!denied, "bit {bit}");
         }
+        let is_there = |key: &[u8]| Leaf::may_have(&bytes, (7, 0), key, hash(key)).unwrap();
+        assert!(keys.iter().all(|key| is_there(key)));
+        let others = (30..2_030u32).filter(|n| is_there(format!("key{n:08}").as_bytes())).count();
+        assert!((1..600).contains(&others), "one in nine of those that look like them: {others}");
+        assert!(!is_there(b"kez") && !is_there(b"k"));
+        assert_eq!(Leaf::may_have(&bytes[..20], (7, 0), &keys[0], hash(&keys[0])), None);
+        assert_eq!(Leaf::may_have(&bytes, (7, 1), &keys[0], hash(&keys[0])), None, "of another place");
         assert!((0..bytes.len()).all(|len| Leaf::parse(&bytes[..len], 7, 0).is_none()));
     }
 

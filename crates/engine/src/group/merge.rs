@@ -26,7 +26,7 @@ impl<'g, B: LeafBytes> MergedEntries<'g, B> {
     pub fn new(groups: &[&'g Group], bytes: &'g B, from: &[u8]) -> Result<MergedEntries<'g, B>, DamagedLeaf> {
         let mut cursors: Vec<_> = groups.iter().map(|group| GroupCursor::new(group, bytes)).collect();
         cursors.iter_mut().try_for_each(|cursor| cursor.seek(from))?;
-        let heap = (0..cursors.len()).filter(|n| cursors[*n].entry().is_some()).collect();
+        let heap = (0..cursors.len()).filter(|n| cursors[*n].key().is_some()).collect();
         let mut merged = MergedEntries { cursors, heap, key: Vec::new() };
         (0..merged.heap.len()).rev().for_each(|at| merged.sink(at));
         Ok(merged)
@@ -34,8 +34,7 @@ impl<'g, B: LeafBytes> MergedEntries<'g, B> {
 
     /// Whether the entry of one cursor comes before that of another: of the lesser key, and of one key the newest.
     fn is_before(&self, one: usize, other: usize) -> bool {
-        let [a, b] = [one, other].map(|n| self.cursors[n].entry().map(|(key, _)| key));
-        match a.cmp(&b) {
+        match self.cursors[one].key().cmp(&self.cursors[other].key()) {
             Ordering::Less => true,
             Ordering::Equal => one < other,
             Ordering::Greater => false,
@@ -64,7 +63,7 @@ impl<'g, B: LeafBytes> MergedEntries<'g, B> {
     fn step(&mut self) -> Result<(), DamagedLeaf> {
         let Some(&first) = self.heap.first() else { return Ok(()) };
         self.cursors[first].advance()?;
-        if self.cursors[first].entry().is_none() {
+        if self.cursors[first].key().is_none() {
             self.heap.swap_remove(0);
         }
         self.sink(0);

@@ -45,7 +45,7 @@ pub(crate) enum Budget<'r> {
     Deletes,
     /// What was reserved, and after that the budget as for writes.
     Reserved(&'r IndexReservation<'r>),
-    /// Nothing: what is there already is indexed when a store is opened, however much the budget was when it came, and however full its leaves were. New keys are refused until it is less.
+    /// Nothing: what cannot be sealed is indexed when a store is opened, however much the budget was when it came, and however full its leaves were. New keys are refused until it is less.
     Beyond,
 }
 
@@ -69,7 +69,7 @@ pub(crate) struct NodeArena {
 }
 
 impl NodeArena {
-    /// An arena of at most `bytes_max` bytes, at least one node, and what goes [beyond](Budget::Beyond): as much again, at least 1 GiB and at most 64, where the system has address space for it. That is reserved, memory is not.
+    /// An arena of at most `bytes_max` bytes, at least one node, and what goes [beyond](Budget::Beyond): 64 GiB, or as much of it as the system has address space for. That is reserved, memory is not.
     ///
     /// # Errors
     /// When the system gives not even 1 GiB of address space, or `bytes_max` if that is less.
@@ -104,11 +104,6 @@ impl NodeArena {
     pub(crate) fn bytes(&self) -> u64 {
         let reserved = self.reserved.load(Ordering::Relaxed);
         self.taken.load(Ordering::Relaxed).saturating_sub(reserved)
-    }
-
-    /// Bytes of nodes that there are addresses for: beyond the budget, too, where what is there when a store is opened goes.
-    pub(crate) fn capacity(&self) -> u64 {
-        u64::from(self.memory.nodes()) * NODE_BYTES
     }
 
     /// Takes `bytes` out of the budget for whoever must not be refused half-way.
@@ -244,8 +239,8 @@ mod memory {
     /// The most address space asked for, and the least that will do.
     const RESERVE_MOST: u64 = 1 << 40;
     const RESERVE_LEAST: u64 = 1 << 30;
-    /// The least, and the most, that is asked for beyond the budget. (Under Miri address space is memory.)
-    const BEYOND: [u64; 2] = if cfg!(miri) { [0, 0] } else { [1 << 30, 64 << 30] };
+    /// What is asked for beyond the budget, and the least that is worth it. All keys of a store are young when it is opened where there is no room for leaves. (Under Miri address space is memory.)
+    const BEYOND: [u64; 2] = if cfg!(miri) { [0, 0] } else { [64 << 30, 64 << 20] };
 
     pub(super) struct Memory {
         arena: Arena,
@@ -256,12 +251,19 @@ mod memory {
         pub(super) fn reserve(bytes_max: u64) -> io::Result<Memory> {
             // One more node than the budget holds: the null node takes the first place.
             let mut bytes = bytes_max.clamp(NODE_BYTES, RESERVE_MOST) + NODE_BYTES;
-            let mut beyond = bytes.clamp(BEYOND[0], BEYOND[1]);
+            let (mut beyond, mut is_scarce) = (BEYOND[0], false);
             loop {
                 match Arena::reserve(usize::try_from(bytes + beyond).unwrap_or(isize::MAX as usize / 2)) {
+                    // Where addresses are scarce others need them, too.
+                    Ok(_) if is_scarce && beyond > BEYOND[1] => {
+                        (beyond, is_scarce) = ((beyond / 4).max(BEYOND[1]), false);
+                    }
                     Ok(arena) => {
                         let nodes = (arena.len() as u64 / NODE_BYTES).min(u64::from(u32::MAX)) as u32;
                         return Ok(Memory { arena, nodes });
+                    }
+                    Err(_) if beyond > BEYOND[1] => {
+                        (beyond, is_scarce) = ((beyond / 2).max(BEYOND[1]), true);
                     }
                     Err(_) if beyond > 0 => beyond = 0,
                     Err(_) if bytes > RESERVE_LEAST * 2 => bytes /= 2,

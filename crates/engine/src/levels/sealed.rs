@@ -46,6 +46,16 @@ pub(super) struct Sealed {
     emptied_at_merge: AtomicU64,
 }
 
+/// A longer key stays in memory: a leaf of its own would be mostly empty.
+const KEY_BYTES_MAX: usize = 256;
+
+/// Whether a key may leave memory with this slot: that of a row in the log, with or without deltas over it, of which nothing but a write and the freeing of an older record changes the slot.
+pub(crate) fn is_sealable(key: &[u8], slot: Slot) -> bool {
+    let is_row = matches!(slot.tag(), Tag::Row | Tag::Delta) && !slot.expires();
+    let is_known = slot.older_versions() < Slot::OLDER_VERSIONS_SATURATED && !slot.bytes_unknown();
+    is_row && is_known && key.len() <= KEY_BYTES_MAX
+}
+
 /// What groups have of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SealedLook {
@@ -74,7 +84,10 @@ fn unknown(damaged: DamagedLeaf) -> Slot {
 /// What these groups have of a key.
 pub(super) fn look_into(groups: &GroupLevels, key: &[u8], log: LogView<'_>) -> SealedLook {
     match groups.get(key, &log) {
-        Ok(look) => look.slot.map_or(SealedLook::Absent, |word| look_of(word, look.stamp, log)),
+        Ok(look) => {
+            log.record_leaf_look(look.asked);
+            look.slot.map_or(SealedLook::Absent, |word| look_of(word, look.stamp, log))
+        }
         Err(damaged) => SealedLook::There(unknown(damaged)),
     }
 }
@@ -304,6 +317,19 @@ impl Sealed {
         self.sealing.store(sealing, Ordering::SeqCst);
     }
 
+    /// Takes over the group of a table that is being opened: of keys that the young tree does not have.
+    pub(super) fn open_with(&self, group: Group) {
+        let rows = group.entries();
+        self.open_groups(GroupLevels::default().merged(0, Arc::new(group)), rows);
+    }
+
+    /// The same of several, that have so many rows which the young tree does not have.
+    pub(super) fn open_groups(&self, groups: GroupLevels, rows: u64) {
+        self.count_sealed(rows);
+        self.next_number.store(groups.l0().first().map_or(0, |newest| newest.number) + 1, Ordering::Relaxed);
+        self.set(groups);
+    }
+
     /// The number of the group that comes next, or of the newest, which `goes_on`.
     pub(super) fn number_of_group(&self, goes_on: bool) -> u64 {
         let newest = self.groups().l0().first().map(|newest| newest.number).filter(|_| goes_on);
@@ -424,6 +450,11 @@ impl Sealed {
         self.any.store(false, Ordering::SeqCst);
         self.rows.store(0, Ordering::Relaxed);
         log.retire_leaves(old.newest_first().flat_map(|group| places_of(group)));
+    }
+
+    /// Bytes of memory of the filter.
+    pub(super) fn filter_bytes(&self) -> u64 {
+        if self.is_any() { self.groups.load().filter().map_or(0, |filter| filter.bytes()) } else { 0 }
     }
 
     /// Bytes of memory.

@@ -3,17 +3,18 @@
 //! Owns [`LeafWriter`], which takes extents and writes leaves to them, and the way of such extents back once nobody reads them. Promises that leaves stay as they were written until whoever looks has let go of his guard. Must not know
 //! what an entry leads to, nor which groups there are.
 //!
-//! Groups do not outlive the process: what an extent of leaves says of itself, in the page of its header, is still that it is free ([38](../../../../docs/decisions/0038-sealing.md)). So a crash leaves nothing that
+//! Groups outlive the process where it ends in order, and nothing on the medium but a saved index leads to them: what an extent of leaves says of itself, in the page of its header, is still that it is free ([38](../../../../docs/decisions/0038-sealing.md)). So a crash leaves nothing that
 //! would have to be found or forgotten, and nothing of them is made durable. Leaves lie behind that page, as pieces of a saved index do.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
 
 use super::{Log, LogView};
-use crate::group::{LeafBytes, LeafExtents, LeafPlace};
+use crate::group::{LeafBytes, LeafExtent, LeafExtents, LeafPlace};
 use crate::space::{Claim, KEPT_BYTES};
+use crate::stripes::Stripes;
 use crate::sync::Mutex;
-use crate::sync::atomic::Ordering;
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::{Error, ErrorKind, Result};
 
 /// Extents of leaves.
@@ -23,11 +24,24 @@ pub(super) struct LeafSpace {
     taken: Mutex<BTreeSet<u32>>,
     /// First to wait first: since which epoch nobody is led to an extent.
     retired: Mutex<Vec<(u64, u32)>>,
+    /// Looks for a key, and the leaves that these came by.
+    looks: Stripes<2>,
+    /// The number of the next extent of leaves.
+    next_number: AtomicU64,
 }
 
+/// Of the numbers of leaves; those of segments, which are told by their order, have it not. (The bit above it says of a segment's in which format its records are.)
+const NUMBER_BIT: u64 = 1 << 62;
+
 impl LeafSpace {
-    pub(super) fn new() -> LeafSpace {
-        LeafSpace { taken: Mutex::new(BTreeSet::new()), retired: Mutex::new(Vec::new()) }
+    /// Of a store whose first segment from now on would have this number: no opening before had it.
+    pub(super) fn new(first_number: u64) -> LeafSpace {
+        LeafSpace {
+            taken: Mutex::new(BTreeSet::new()),
+            retired: Mutex::new(Vec::new()),
+            looks: Stripes::default(),
+            next_number: AtomicU64::new(first_number | NUMBER_BIT),
+        }
     }
 }
 
@@ -36,12 +50,56 @@ impl LeafSpace {
 pub(crate) struct LeafWriter<'l> {
     log: &'l Log,
     taken: Vec<u32>,
+    /// So many extents are left to others.
+    left: u32,
 }
 
 impl Log {
-    /// To write leaves with.
-    pub(crate) fn leaf_writer(&self) -> LeafWriter<'_> {
-        LeafWriter { log: self, taken: Vec::new() }
+    /// To write leaves with, as long as more than `left` extents can be had beside those that are held back.
+    pub(crate) fn leaf_writer(&self, left: u32) -> LeafWriter<'_> {
+        LeafWriter { log: self, taken: Vec::new(), left }
+    }
+
+    /// Where the leaves of an extent begin.
+    pub(crate) fn leaves_at(&self, extent: u32) -> u64 {
+        self.extent_offset(extent) + KEPT_BYTES
+    }
+
+    /// Takes the extents of leaves that were written before the store was opened, and are free to everybody else; none of them, and `None`, if one is not. Nothing is taken of a store that is only read.
+    pub(crate) fn hold_leaves(&self, places: impl Iterator<Item = LeafPlace>) -> Option<LeafWriter<'_>> {
+        let mut held = self.leaf_writer(0);
+        if self.tier.is_read_only() {
+            return Some(held);
+        }
+        for place in places {
+            let extent = u32::try_from(place.at >> self.space.extent_shift()).ok()?;
+            let found = self.space.hold_found([extent].into_iter());
+            if found.is_empty() {
+                return None;
+            }
+            // A full disk may have no blocks for the holes of a copy: then it is not to be stored to, as what is free may be.
+            if self.tier.allocate(self.extent_offset(extent), self.extent_bytes()).is_err() {
+                self.space.give_back_found(&found, false);
+                return None;
+            }
+            held.taken.push(extent);
+            self.leaves.taken.lock().insert(extent);
+        }
+        self.space.hold_back_again().ok()?;
+        Some(held)
+    }
+
+    /// Leaves that were written before the store was opened are about to be read.
+    pub(crate) fn will_need_leaves(&self, place: LeafPlace, bytes: u32) {
+        self.tier.will_need(place.at, u64::from(bytes));
+    }
+
+    /// What was written there before the store was opened; `None` if a leaf is something else.
+    pub(crate) fn read_leaves(&self, place: LeafPlace, bytes: u32) -> Option<LeafExtent> {
+        if u64::from(bytes) > self.leaf_bytes_max() {
+            return None;
+        }
+        LeafExtent::walked(place, self.tier.try_read(place.at, bytes as usize)?).ok()
     }
 
     /// Bytes of leaves that an extent has room for.
@@ -69,6 +127,18 @@ impl Log {
         !self.leaves.retired.lock().is_empty()
     }
 
+    /// A look for a key came by so many leaves.
+    #[inline]
+    pub(crate) fn record_leaf_look(&self, leaves: u32) {
+        self.leaves.looks.add(0);
+        (0..leaves).for_each(|_| self.leaves.looks.add(1));
+    }
+
+    /// Looks for a key, and the leaves that these came by.
+    pub(crate) fn leaf_looks(&self) -> (u64, u64) {
+        (self.leaves.looks.sum(0), self.leaves.looks.sum(1))
+    }
+
     /// Extents of leaves, those that wait for readers among them.
     pub(crate) fn leaf_extents(&self) -> u32 {
         self.leaves.taken.lock().len() as u32
@@ -86,7 +156,18 @@ impl Log {
     }
 }
 
-impl LeafWriter<'_> {
+impl<'l> LeafWriter<'l> {
+    /// One for what both have written.
+    pub(crate) fn join(mut self, mut other: LeafWriter<'l>) -> LeafWriter<'l> {
+        self.taken.append(&mut other.taken);
+        self
+    }
+
+    /// See [`Log::next_segment_number`].
+    pub(crate) fn next_segment_number(&self) -> u64 {
+        self.log.next_segment_number()
+    }
+
     /// What was written stays, until it is [retired](Log::retire_leaves).
     pub(crate) fn keep(mut self) {
         self.taken.clear();
@@ -98,14 +179,15 @@ impl LeafExtents for LeafWriter<'_> {
 
     fn take(&mut self) -> Result<(LeafPlace, usize)> {
         self.log.check_open()?;
-        let Ok(extent) = self.log.space.take(1, Claim::Write)? else {
-            return Err(Error::new(ErrorKind::Full, "there is no room for leaves of the index"));
-        };
+        let no_room = || Error::new(ErrorKind::Full, "there is no room for leaves of the index");
+        if self.left > 0 && self.log.space.room().0 <= self.left + Claim::Write.reserve() {
+            return Err(no_room());
+        }
+        let Ok(extent) = self.log.space.take(1, Claim::Write)? else { return Err(no_room()) };
         self.log.leaves.taken.lock().insert(extent);
         self.taken.push(extent);
-        // That of a segment which is never begun.
-        let number = self.log.next_segment_number.fetch_add(1, Ordering::Relaxed);
-        let at = self.log.extent_offset(extent) + KEPT_BYTES;
+        let number = self.log.leaves.next_number.fetch_add(1, Ordering::Relaxed);
+        let at = self.log.leaves_at(extent);
         Ok((LeafPlace { number, at }, self.log.leaf_bytes_max() as usize))
     }
 

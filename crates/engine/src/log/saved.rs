@@ -102,8 +102,8 @@ impl SavedSegment {
 
 /// Of a log that was closed in order.
 impl Log {
-    /// All segments, as they are; `None` if gc is at work on one, or the root does not say that all is in them.
-    pub(crate) fn saved_segments(&self) -> Option<Vec<SavedSegment>> {
+    /// All segments, as they are; `None` if gc is at work on one, or the root does not say that all is in them. Nor, if there are groups, where one was emptied and is there.
+    pub(crate) fn saved_segments(&self, has_groups: bool) -> Option<Vec<SavedSegment>> {
         let root = self.root.lock();
         if self.tier.is_read_only()
             || !root.clean
@@ -115,7 +115,11 @@ impl Log {
         drop(root);
         let segments = self.segments.lock();
         let of_segment = |(&extent, segment): (&u32, &Segment)| {
-            let is_still = segment.sealed && !segment.in_gc && segment.in_header == (segment.end, true);
+            // An entry of a group that leads into one which was emptied is gone, and nothing says so any more when the store is opened.
+            let is_still = segment.sealed
+                && !segment.in_gc
+                && segment.in_header == (segment.end, true)
+                && !(has_groups && self.is_emptied(extent, segment));
             is_still.then(|| SavedSegment {
                 extent,
                 segment: SegmentNumbers::of(segment),
@@ -196,12 +200,11 @@ impl Log {
         (is_whole && saved.sequence == watermark as u32).then_some(pieces)
     }
 
-    /// Gives blocks of pieces back that are of no use any more.
-    pub(crate) fn give_back_pieces(&self, pieces: &[SavedPiece<'_>]) {
-        if !self.tier.is_read_only() {
-            let extents = pieces.iter().map(|piece| (piece.at >> self.space.extent_shift()) as u32);
-            self.space.give_back_found(extents);
-        }
+    /// Keeps the extents of pieces, which are free, from whoever takes extents, as long as what is returned is there.
+    pub(crate) fn hold_pieces(&self, pieces: &[SavedPiece<'_>]) -> HeldPieces<'_> {
+        let extents = pieces.iter().map(|piece| (piece.at >> self.space.extent_shift()) as u32);
+        let held = if self.tier.is_read_only() { Vec::new() } else { self.space.hold_found(extents) };
+        HeldPieces { log: self, extents: held }
     }
 
     /// A piece is about to be read. False if its blocks are not there: of a tier in memory that is full, who looks at them would be ended.
@@ -209,6 +212,26 @@ impl Log {
         let (from, to) = (piece.at & !4095, piece.at + piece.bytes.len() as u64);
         self.tier.will_need(from, to - from);
         self.tier.is_read_only() || self.tier.allocate(from, to - from).is_ok()
+    }
+}
+
+/// Extents of pieces that are being read, for who opens the store.
+pub(crate) struct HeldPieces<'l> {
+    log: &'l Log,
+    /// Whether each is known to have blocks.
+    extents: Vec<(u32, bool)>,
+}
+
+impl HeldPieces<'_> {
+    /// They are of no use any more.
+    pub(crate) fn release(mut self) {
+        self.log.space.give_back_found(&std::mem::take(&mut self.extents), true);
+    }
+}
+
+impl Drop for HeldPieces<'_> {
+    fn drop(&mut self) {
+        self.log.space.give_back_found(&self.extents, false);
     }
 }
 

@@ -68,6 +68,22 @@ pub(crate) struct Filling {
     pub(crate) deltas: u64,
 }
 
+/// What filled the segments when it was counted.
+#[derive(Debug, Default)]
+pub(super) struct Filled {
+    filling: Filling,
+    at_ns: u64,
+    /// What counting took; 0 if it is done anew each time.
+    took_ns: u64,
+}
+
+/// It is counted once in so many times what it took: it is asked for every few milliseconds, and holds up who begins a segment.
+const FILLING_PAUSES: u64 = 20;
+/// If it took so long.
+const FILLING_TAKES_LONG_NS: u64 = 50_000;
+/// Whoever counted for longer was not at work all of the time.
+const FILLING_TAKES_NS_MAX: u64 = 5_000_000;
+
 impl Filling {
     /// Live records, and what is left of open segments.
     pub(crate) fn live(&self) -> u64 {
@@ -221,9 +237,25 @@ impl Log {
         })
     }
 
-    /// What fills the segments.
+    /// What fills the segments. Where these are so many that counting takes long, as it was a moment ago.
     pub(crate) fn filling(&self) -> Filling {
+        let mut last = self.filled.lock();
+        let now_ns = self.clock.monotonic_ns();
+        if now_ns.saturating_sub(last.at_ns) < last.took_ns * FILLING_PAUSES {
+            return last.filling;
+        }
         let segments = self.segments.lock();
+        let began_ns = self.clock.monotonic_ns();
+        let filling = self.count_filling(&segments);
+        let at_ns = self.clock.monotonic_ns();
+        drop(segments);
+        let took_ns = at_ns.saturating_sub(began_ns).min(FILLING_TAKES_NS_MAX);
+        let took_ns = if took_ns < FILLING_TAKES_LONG_NS { 0 } else { took_ns };
+        *last = Filled { filling, at_ns, took_ns };
+        filling
+    }
+
+    fn count_filling(&self, segments: &Segments) -> Filling {
         segments.used.iter().fold(Filling::default(), |sum, (&extent, s)| {
             let bytes = (u64::from(s.extents) << self.space.extent_shift()) - SEGMENT_HEADER_BYTES;
             let filled = if s.sealed { s.end - SEGMENT_HEADER_BYTES } else { bytes };
@@ -305,7 +337,7 @@ impl Log {
     }
 
     /// Whether [`Log::record_emptied`] was told of the segment that begins at this extent.
-    fn is_emptied(&self, first: u32, segment: &Segment) -> bool {
+    pub(super) fn is_emptied(&self, first: u32, segment: &Segment) -> bool {
         self.extents.at(first).emptied_number.load(Ordering::Relaxed) == segment.segment_number
     }
 

@@ -63,6 +63,8 @@ pub(crate) struct GcState {
     pub(crate) merging_groups: Mutex<()>,
     /// What the young index took after the last seal, and how many segments had been freed by then.
     left_by_seal: [AtomicU64; 2],
+    /// Keys that were sealed, and those that were written when groups were merged.
+    keys_sealed: [AtomicU64; 2],
     /// What the index took when the last move had ended.
     index_floor: AtomicU64,
     /// A new key was refused since the last move had ended, for want of room in the index.
@@ -432,6 +434,18 @@ impl GcState {
             .iter()
             .zip(&self.left_by_seal)
             .for_each(|(now, left)| left.store(*now, Ordering::Relaxed));
+    }
+
+    /// So many keys left memory, or were written anew with others.
+    pub(crate) fn count_keys_sealed(&self, sealed: u64, merged: u64) {
+        self.keys_sealed[0].fetch_add(sealed, Ordering::Relaxed);
+        self.keys_sealed[1].fetch_add(merged, Ordering::Relaxed);
+    }
+
+    /// How many keys left memory, and how many were written when groups were merged.
+    pub(crate) fn keys_sealed(&self) -> (u64, u64) {
+        let [sealed, merged] = self.keys_sealed.each_ref().map(|keys| keys.load(Ordering::Relaxed));
+        (sealed, merged)
     }
 
     /// What was told of the last seal.

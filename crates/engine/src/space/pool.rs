@@ -153,6 +153,16 @@ impl Pool {
         self.bare.insert(extent);
     }
 
+    /// Takes this extent, if it is free; whether it is known to have blocks.
+    pub(crate) fn hold(&mut self, extent: u32) -> Option<bool> {
+        self.bare.remove(&extent).then_some(false).or_else(|| self.free.remove(&extent).then_some(true))
+    }
+
+    /// The disk has blocks again: who is asked next need not take an earlier answer.
+    pub(crate) fn gave_back(&mut self) {
+        self.refusal = None;
+    }
+
     /// The next free extent to allocate that was given back.
     pub(crate) fn first_bare(&self) -> Option<u32> {
         self.bare.first().copied()

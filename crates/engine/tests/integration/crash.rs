@@ -132,6 +132,23 @@ fn rows_that_move() {
     }
 }
 
+/// Keys leave memory with collections and with each opening; what a crash leaves does not depend on it.
+#[test]
+fn keys_that_are_sealed() {
+    let mut all = SweepCounts::default();
+    for (model, durability, moving) in [
+        (CrashModel::Pages, Durability::Process, false),
+        (CrashModel::Pages, Durability::Immediate, true),
+        (CrashModel::CacheLines, Durability::Process, false),
+        (CrashModel::CacheLines, Durability::Immediate, false),
+    ] {
+        let taste = Taste { keys: 1_200, value_bytes_max: 1_000, collect_one_in: 10, ..taste() };
+        let setup = Setup { moving, index_bytes_max: 22 << 10, ..setup_of(model, durability) };
+        all += sweep_of(&taste, setup, 1_600, 2, 200);
+    }
+    assert!(all.sealed > 300, "the scripts seal little: {all:?}");
+}
+
 #[test]
 fn page_cache_with_persists_now_and_then() {
     let counts = sweep(CrashModel::Pages, Durability::Process, 2_000, 4, 50);

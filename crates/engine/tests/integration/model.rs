@@ -102,6 +102,27 @@ fn a_store_whose_rows_move_answers_like_its_model() {
     assert!(moved > 15_000, "only {moved} records moved");
 }
 
+/// An index of a few nodes: keys leave memory with collections and whenever the store is opened, are written over there, deleted, moved and collected.
+#[test]
+fn a_store_of_sealed_keys_answers_like_its_model() {
+    let (mut sealed, mut refused) = (0, 0);
+    for seed in 0..rounds(32, 640) {
+        let taste = Taste {
+            keys: [400, 96][(seed % 2) as usize],
+            value_bytes_max: [400, 4_000, 20_000][(seed / 2 % 3) as usize],
+            loads: seed % 3 == 1,
+            fixed_updates: seed % 5 == 1,
+            ..Taste::default()
+        };
+        let index_bytes_max = [24, 12, 40][(seed % 3) as usize] << 10;
+        let setup = Setup { moving: seed % 4 == 3, index_bytes_max, ..setup_of(seed) };
+        let runner = run(4_000_000 + seed, 3_000, setup, &taste);
+        (sealed, refused) = (sealed + runner.sealed(), refused + runner.refused_full);
+    }
+    println!("{sealed} keys sealed, {refused} times full");
+    assert!(sealed > 3_000, "only {sealed} keys were sealed");
+}
+
 /// Few keys and short runs: batches write one row several times over, expire it and make it anew, and the rows counted
 /// at the end of each run show what was left of it.
 #[test]

@@ -52,6 +52,8 @@ pub struct Settings {
     pub protected: bool,
     /// The most bytes the fast tier may take; 0 means no limit.
     pub fast_bytes_max: u64,
+    /// The most bytes of memory that the index may take; 0 means no limit.
+    pub index_bytes_max: u64,
     /// The directory of sorted tables; empty if the store has no place for any.
     pub capacity: String,
     /// The most bytes that they may take; 0 means no limit.
@@ -84,6 +86,7 @@ impl Default for Settings {
             dir: String::new(),
             protected: true,
             fast_bytes_max: 0,
+            index_bytes_max: 0,
             capacity: String::new(),
             capacity_bytes_max: 0,
             compression: "",
@@ -109,6 +112,7 @@ pub const PARAMETERS: &[&str] = &[
     "hash-max-listpack-value",
     "hash-max-ziplist-entries",
     "hash-max-ziplist-value",
+    "index-bytes-max",
     "latency-monitor-threshold",
     "maxclients",
     "maxmemory",
@@ -158,6 +162,7 @@ impl Settings {
             "dir" => self.dir.clone(),
             "hash-max-listpack-entries" | "hash-max-ziplist-entries" => self.listpack_entries.to_string(),
             "hash-max-listpack-value" | "hash-max-ziplist-value" => self.listpack_value.to_string(),
+            "index-bytes-max" => self.index_bytes_max.to_string(),
             "latency-monitor-threshold" => self.latency_ms.to_string(),
             "maxclients" => self.clients_max.to_string(),
             "maxmemory" => self.fast_bytes_max.to_string(),

@@ -123,7 +123,12 @@ fn nothing_is_made_where_there_is_no_store() {
     let error = refusal(&dir.path().join("none"), &["--read-only"]);
     assert!(error.contains("there is no store in"), "{error}");
     assert!(files(dir.path()).is_empty());
-    for option in [["--fast-bytes-max", "1gb"], ["--durability", "immediate"], ["--backup-dir", "/tmp"]] {
+    for option in [
+        ["--fast-bytes-max", "1gb"],
+        ["--index-bytes-max", "1gb"],
+        ["--durability", "immediate"],
+        ["--backup-dir", "/tmp"],
+    ] {
         let error = refusal(dir.path(), &["--read-only", option[0], option[1]]);
         assert!(error.contains("cannot be used with"), "{error}");
     }

@@ -113,23 +113,28 @@ impl Busy {
 /// A store that was closed and opened is as it was: each slot, each count, and what it does from then on.
 #[test]
 fn a_store_is_opened_as_it_was_closed() {
-    for (seed, threads) in [(1, 1), (2, 2), (3, 7), (4, 1)] {
+    let whole_index = small().index_bytes_max;
+    let in_turn = [(1, 1), (2, 2), (3, 7), (4, 1)].map(|(seed, threads)| (seed, threads, whole_index));
+    // What memory has no room for is sealed by each opening.
+    let sealed = [(5, 1, 24 << 10), (6, 3, 32 << 10), (7, 2, 48 << 10)];
+    for (seed, threads, index_bytes_max) in in_turn.into_iter().chain(sealed) {
         let mut sim = CrashSim::new(CrashModel::Pages, FAST_BYTES);
         let clock = Clock::manual(1_000);
-        let options = || Options { recovery_threads: threads, ..small() };
+        let options = || Options { recovery_threads: threads, index_bytes_max, ..small() };
         let db = Some(opened(&sim, &clock, options()));
         let mut busy = Busy { db, clock: clock.clone(), random: Random::from_seed(seed), next_table: 0 };
-        let mut taken_over = 0;
+        let (mut taken_over, mut sealed) = (0, 0);
         for round in 0..12 {
             busy.work(3_000);
             let db = busy.db.take().unwrap();
+            let tables: Vec<Table> = (0..3).filter_map(|n| db.table(&format!("t{n}")).ok()).collect();
+            let before: Vec<_> = tables.iter().map(fields).collect();
             if round % 4 == 3 {
                 // What is killed is walked; nothing that was saved once counts.
-                drop(db);
-                sim = CrashSim::from_image(&sim.process_kill());
+                let image = sim.process_kill();
+                drop((tables, db));
+                sim = CrashSim::from_image(&image);
             } else {
-                let tables: Vec<Table> = (0..3).filter_map(|n| db.table(&format!("t{n}")).ok()).collect();
-                let before: Vec<_> = tables.iter().map(fields).collect();
                 let expiring: Vec<_> = tables.iter().map(|table| table.expiring().rows).collect();
                 let held = db.create_table("held", Schema::flat()).or_else(|_| db.table("held")).unwrap();
                 db.close().unwrap();
@@ -142,16 +147,21 @@ fn a_store_is_opened_as_it_was_closed() {
                 }
                 let tables: Vec<Table> = (0..3).filter_map(|n| db.table(&format!("t{n}")).ok()).collect();
                 assert!(tables.iter().map(fields).eq(before), "seed {seed}, round {round}");
+                sealed += tables.iter().map(|table| table.shared().levels.sealed_rows()).sum::<u64>();
                 assert!(tables.iter().map(|table| table.expiring().rows).eq(expiring) || !is_saved(&db));
                 db.check_counts().unwrap();
                 busy.db = Some(db);
                 continue;
             }
             let db = opened(&sim, &clock, options());
+            let tables: Vec<Table> = (0..3).filter_map(|n| db.table(&format!("t{n}")).ok()).collect();
+            assert!(tables.iter().map(fields).eq(before), "seed {seed}, round {round}");
+            sealed += tables.iter().map(|table| table.shared().levels.sealed_rows()).sum::<u64>();
             db.check_counts().unwrap();
             busy.db = Some(db);
         }
         assert!(taken_over >= 7, "seed {seed}: {taken_over}");
+        assert_eq!(sealed > 1_000, index_bytes_max < whole_index, "seed {seed}: {sealed} keys");
     }
 }
 
@@ -484,4 +494,177 @@ fn room_of_what_was_saved_is_given_back() {
     let opened = db.metrics().fast_tier_allocated_bytes;
     assert!(closed > open && opened < closed, "{open}, closed {closed}, opened {opened}");
     assert_eq!(db.table("t").unwrap().scan().count(), 60_000);
+}
+
+/// A store whose table has several groups, rows that were written over since, that were deleted, and that are young.
+fn with_groups(sim: &CrashSim, clock: &Clock) -> Db {
+    let db = opened(sim, clock, small());
+    let table = db.create_table("t", Schema::new().field("n", Type::I64)).unwrap();
+    let put = |n: i64, to: i64| table.put(&n.wrapping_mul(0x9e37_79b9_7f4a_7c15_u64 as i64), &row! { n: to });
+    for round in 0..5 {
+        (0..6_000).for_each(|n| put(n * (round + 1), n + round).unwrap());
+        assert!(table.engine().seal_now(99) > 1_000);
+    }
+    // A part of what groups have does not count any more, and a part of that was freed.
+    (0..9_000).for_each(|n| put(n, n).unwrap());
+    (0..1_000i64).for_each(|n| {
+        assert!(table.delete(&(n * 3).wrapping_mul(0x9e37_79b9_7f4a_7c15_u64 as i64)).unwrap());
+    });
+    db.collect().unwrap();
+    for round in 1..5 {
+        (0..2_000).for_each(|n| put(n * 3 + round, n).unwrap());
+        assert!(round == 4 || table.engine().seal_now(99) > 500);
+    }
+    db
+}
+
+/// Groups stay where they are while the store is closed, and nothing of them is written; what is counted is as it was.
+#[test]
+fn groups_are_there_when_a_store_is_opened_again() {
+    let sim = CrashSim::new(CrashModel::Pages, 2 * FAST_BYTES);
+    let clock = Clock::manual(1_000);
+    let mut db = with_groups(&sim, &clock);
+    let mut image = sim.process_kill();
+    for threads in [1, 3, 2] {
+        let table = db.table("t").unwrap();
+        let (levels, engine) = (&table.shared().levels, table.engine());
+        let of = |levels: &crate::levels::Levels| {
+            let groups = levels.groups();
+            let entries: Vec<u64> = groups.newest_first().map(|group| group.entries()).collect();
+            (entries, levels.sealed_rows(), levels.young_keys())
+        };
+        let (groups, extents, before) = (of(levels), engine.log.leaf_extents(), fields(&table));
+        assert!(groups.0.len() > 3 && groups.1 > 5_000 && groups.2 > 0, "{groups:?}");
+        let held = table.clone();
+        drop(table);
+        db.close().unwrap();
+        let slots = slots_in(held.engine());
+        drop(held);
+        image = sim.process_kill();
+        db = opened(&sim, &clock, Options { recovery_threads: threads, ..small() });
+        assert!(is_saved(&db));
+        let table = db.table("t").unwrap();
+        assert_eq!((of(&table.shared().levels), table.engine().log.leaf_extents()), (groups, extents));
+        assert_eq!(slots_of(&db), slots);
+        assert_eq!((fields(&table), table.len()), (before.clone(), before.len() as u64));
+        db.check_counts().unwrap();
+        table.engine().tell_opened_groups_apart().unwrap();
+        assert!(table.shared().levels.filter_of_groups().is_some());
+        assert_eq!(fields(&table), before);
+        // What comes is above what was there.
+        table.put(&7i64, &row! { n: i64::from(threads as u32) }).unwrap();
+        assert!(table.engine().seal_now(99) > 0);
+        assert_eq!(table.get_field(&7i64, "n").unwrap().unwrap().borrow().as_i64(), Some(threads as i64));
+    }
+    let before = fields(&db.table("t").unwrap());
+    let walked = opened(&CrashSim::from_image(&sim.process_kill()), &clock, small());
+    assert!(!is_saved(&walked) && fields(&walked.table("t").unwrap()) == before);
+    walked.check_counts().unwrap();
+    // Who only reads goes by them, and who has no groups walks.
+    let only_reads = Db::open_at(FastTier::from_image(&image), small(), clock.clone()).unwrap();
+    assert!(is_saved(&only_reads) && only_reads.table("t").unwrap().shared().levels.has_groups());
+    let whole = opened(&CrashSim::from_image(&image), &clock, small().seal(false));
+    assert!(!is_saved(&whole) && !whole.table("t").unwrap().shared().levels.has_groups());
+    assert_eq!(fields(&only_reads.table("t").unwrap()), fields(&whole.table("t").unwrap()));
+}
+
+/// What is saved of a group never changes under its version.
+#[test]
+fn golden_groups() {
+    let sim = CrashSim::new(CrashModel::Pages, FAST_BYTES);
+    let clock = Clock::manual(1_000);
+    let db = opened(&sim, &clock, small());
+    let table = db.create_table("t", Schema::new().field("n", Type::I64)).unwrap();
+    [&b"apple"[..], b"applet", b"banana"].iter().for_each(|key| table.put(key, &row! { n: 1 }).unwrap());
+    assert_eq!(table.engine().seal_now(9), 3);
+    let group = Arc::clone(&table.shared().levels.groups().l0()[0].group);
+    let place = group.extents()[0].place();
+    assert_eq!((group.entries(), place.number >> 62 & 1), (3, 1));
+    let id = table.shared().id.load(Ordering::Relaxed);
+    table.put(b"banana", &row! { n: 2 }).unwrap();
+    drop(table);
+    db.close().unwrap();
+    let (engine, _) = Engine::load(FastTier::simulated(&sim), small(), clock).unwrap();
+    let pieces = engine.log.saved_index().unwrap();
+    let words = |words: &[u32]| -> Vec<u8> { words.iter().flat_map(|word| word.to_le_bytes()).collect() };
+    let extent = (place.at / engine.log.extent_bytes()) as u32;
+    let expected = [
+        words(&[GROUPS, id, 40]),
+        2u64.to_le_bytes().to_vec(),
+        group.stamp().to_le_bytes().to_vec(),
+        words(&[1, 1, extent, 1024]),
+        place.number.to_le_bytes().to_vec(),
+    ];
+    let expected = expected.concat();
+    assert!(pieces[0].bytes.windows(expected.len()).any(|bytes| bytes == expected), "{expected:?}");
+    // Only what is young is among the keys.
+    assert!(
+        pieces[0].bytes.ends_with(b"banana") && !pieces[0].bytes.windows(5).any(|bytes| bytes == b"apple")
+    );
+}
+
+/// At whatever moment the machine goes down while it is closed: leaves are durable before what leads to them counts.
+#[test]
+fn a_cut_while_groups_are_saved_loses_nothing() {
+    for model in [CrashModel::Pages, CrashModel::CacheLines] {
+        let sim = CrashSim::new(model, 2 * FAST_BYTES);
+        let clock = Clock::manual(1_000);
+        let db = with_groups(&sim, &clock);
+        let before = fields(&db.table("t").unwrap());
+        // Records are durable, and leaves are not.
+        db.persist().unwrap();
+        let table = db.table("t").unwrap();
+        assert!(table.engine().seal_now(99) > 500);
+        let extents = table.engine().log.leaf_extents();
+        drop(table);
+        let first = sim.ops();
+        db.close().unwrap();
+        let last = sim.ops();
+        let (mut by_saved, mut walk) = (0, sim.walk());
+        for op in first..=last {
+            walk.seek(op);
+            let kinds = [
+                (Survivors::None, 1),
+                (Survivors::All, 1),
+                (Survivors::Random, op),
+                (Survivors::Random, op + 7),
+            ];
+            for (kind, seed) in kinds {
+                let cut = CrashSim::from_image(&walk.image(kind, seed));
+                let db = opened(&cut, &clock, small());
+                if is_saved(&db) {
+                    by_saved += 1;
+                    assert_eq!(db.engine().log.leaf_extents(), extents);
+                }
+                let found = fields(&db.table("t").unwrap());
+                assert_eq!(found, before, "{model:?}, cut at {op} of {first}..{last}, {kind:?}");
+                db.check_counts().unwrap();
+            }
+        }
+        assert!(by_saved > 0);
+    }
+}
+
+/// A leaf that decayed while the store was closed is not taken over, nor is one whose extent somebody has.
+#[test]
+fn damaged_groups_are_passed_over() {
+    let sim = CrashSim::new(CrashModel::Pages, 2 * FAST_BYTES);
+    let clock = Clock::manual(1_000);
+    let db = with_groups(&sim, &clock);
+    let table = db.table("t").unwrap();
+    let groups = table.shared().levels.groups();
+    let places: Vec<u64> =
+        groups.newest_first().flat_map(|group| group.extents()).map(|of| of.place().at).collect();
+    let before = fields(&table);
+    drop((groups, table));
+    db.close().unwrap();
+    for (at, is_damaged) in places.iter().flat_map(|at| [(at + 1024 + 99, true), (at - 2000, false)]) {
+        let mut damaged = sim.process_kill();
+        damaged.corrupt(at, 0x20);
+        let db = opened(&CrashSim::from_image(&damaged), &clock, small());
+        assert_eq!(is_saved(&db), !is_damaged, "byte {at}");
+        assert_eq!(fields(&db.table("t").unwrap()), before, "byte {at}");
+        assert!(!is_damaged || db.engine().log.leaf_extents() == 0);
+        db.check_counts().unwrap();
+    }
 }

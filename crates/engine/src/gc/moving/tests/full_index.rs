@@ -139,8 +139,12 @@ fn fill_in_order(table: &Table, from: u64) -> u64 {
 fn a_store_with_a_full_index_is_opened_again() {
     for capacity in [Capacity::None, Capacity::Beside] {
         let sim = CrashSim::new(CrashModel::Pages, FAST_BYTES);
-        let options =
-            || Options { index_bytes_max: 512 << 10, capacity: capacity.clone(), ..tight_options(false) };
+        let options = || Options {
+            index_bytes_max: 512 << 10,
+            seal: false,
+            capacity: capacity.clone(),
+            ..tight_options(false)
+        };
         let open = |sim: &CrashSim| {
             let tiers = (FastTier::simulated(sim), CapacityTier::simulated(sim));
             let db = Db::open_at(tiers, options(), Clock::manual(1_000)).unwrap();

@@ -257,6 +257,7 @@ pub fn metrics(server: &Server) -> Vec<(&'static str, u64)> {
     let Some(db) = server.keyspace.db() else { return Vec::new() };
     let metrics = db.metrics();
     let mut all = of_fast_tier(&metrics);
+    all.extend(of_sealed_keys(&metrics));
     all.extend(of_sorted_tables(&metrics));
     all
 }
@@ -268,6 +269,7 @@ fn of_fast_tier(metrics: &Metrics) -> Vec<(&'static str, u64)> {
         ("rows_expiring", metrics.rows_expiring),
         ("tables", metrics.tables),
         ("index_bytes", metrics.index_bytes),
+        ("index_bytes_max", metrics.index_bytes_max),
         ("fast_tier_bytes", metrics.fast_tier_bytes),
         ("fast_tier_allocated_bytes", metrics.fast_tier_allocated_bytes),
         ("fast_tier_bytes_max", metrics.fast_tier_bytes_max),
@@ -304,6 +306,21 @@ fn of_fast_tier(metrics: &Metrics) -> Vec<(&'static str, u64)> {
         ("write_throttle_ns_per_kib", metrics.write_throttle_ns_per_kib),
         ("write_throttle_ns", metrics.write_throttle_ns),
         ("oldest_snapshot_age_ms", metrics.oldest_snapshot_age_ms.unwrap_or(0)),
+    ]
+}
+
+/// Those of the keys that are on the fast tier.
+fn of_sealed_keys(metrics: &Metrics) -> Vec<(&'static str, u64)> {
+    let sealed = &metrics.sealed;
+    vec![
+        ("sealed_rows", sealed.rows),
+        ("sealed_groups", sealed.groups),
+        ("sealed_fast_tier_bytes", sealed.fast_tier_bytes),
+        ("sealed_memory_bytes", sealed.memory_bytes),
+        ("sealed_looks", sealed.looks),
+        ("sealed_leaves_read", sealed.leaves_read),
+        ("sealed_keys", sealed.keys_sealed),
+        ("sealed_keys_merged", sealed.keys_merged),
     ]
 }
 
@@ -367,5 +384,7 @@ fn hedgerow(server: &Server, out: &mut String) -> std::fmt::Result {
     let failure = server.keyspace.write_failure();
     writeln!(out, "write_failure:{}", failure.map_or_else(String::new, |failure| failure.message))?;
     let Some(db) = server.keyspace.db() else { return Ok(()) };
-    of_fast_tier(&db.metrics()).iter().try_for_each(|(name, value)| writeln!(out, "{name}:{value}"))
+    let metrics = db.metrics();
+    let mut all = of_fast_tier(&metrics).into_iter().chain(of_sealed_keys(&metrics));
+    all.try_for_each(|(name, value)| writeln!(out, "{name}:{value}"))
 }
