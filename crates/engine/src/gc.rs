@@ -292,7 +292,8 @@ impl Engine {
                 // Writers wait for a move, which comes first in the next cycle.
                 break;
             }
-            if !emptied.is_empty() && self.arena.bytes() > self.options.index_bytes_max {
+            let is_beyond = self.arena.bytes() > self.options.index_bytes_max;
+            if !emptied.is_empty() && is_beyond && self.has_groups() {
                 // What is copied of sealed rows is in the young index again: it is sealed before there is more.
                 break;
             }

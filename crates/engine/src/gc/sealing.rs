@@ -150,9 +150,9 @@ impl Engine {
     /// `Corrupted`, of a leaf; what the tier refuses. What can be done is done before.
     pub(crate) fn merge_groups_where_wanted(&self) -> Result<()> {
         let Some(_alone) = self.gc.merging_groups.try_lock() else { return Ok(()) };
-        let mut done = Ok(());
+        let (mut done, filters) = (Ok(()), self.filters());
         for table in self.catalog.all() {
-            done = done.and(self.merge_groups_if_wanted(&table));
+            done = done.and(self.merge_groups_if_wanted(&table, filters));
         }
         self.log.free_retired_leaves();
         done
@@ -203,6 +203,11 @@ impl Engine {
     fn waits_for_merge(&self) -> bool {
         let tables = self.catalog.all();
         tables.iter().max_by_key(|table| table.levels.young_bytes()).is_some_and(is_held)
+    }
+
+    /// Whether any key was sealed.
+    pub(super) fn has_groups(&self) -> bool {
+        self.catalog.all().iter().any(|table| table.levels.has_groups())
     }
 
     fn young_keys(&self) -> u64 {
@@ -291,18 +296,23 @@ impl Engine {
         (self.log.segments_emptied(), u64::from(self.log.space().segment_extents()))
     }
 
-    /// How many keys the filter of a table may have, beside those of other tables.
-    fn filter_keys_max(&self, table: &TableShared) -> u64 {
+    /// Bytes that the filters of all tables take, and how many tables have groups.
+    fn filters(&self) -> (u64, u64) {
         let tables = self.catalog.all();
-        let others: u64 =
-            tables.iter().filter(|of| !std::ptr::eq(&***of, table)).map(|of| of.levels.filter_bytes()).sum();
+        let with_groups = tables.iter().filter(|of| of.levels.has_groups());
+        with_groups.fold((0, 0), |(bytes, count), of| (bytes + of.levels.filter_bytes(), count + 1))
+    }
+
+    /// How many keys the filter of a table may have, beside [those](Engine::filters) of other tables.
+    fn filter_keys_max(&self, table: &TableShared, (bytes, tables): (u64, u64)) -> u64 {
         let filters_max = self.options.index_bytes_max / FILTERS_SHARE;
-        let of_each = filters_max / tables.iter().filter(|of| of.levels.has_groups()).count().max(1) as u64;
+        let others = bytes.saturating_sub(table.levels.filter_bytes());
+        let of_each = filters_max / tables.max(1);
         GroupFilter::keys_for_bytes(filters_max.saturating_sub(others).max(of_each))
     }
 
     /// Merges the groups of a table if they are many, or much of them is gone, and there is room.
-    fn merge_groups_if_wanted(&self, table: &Arc<TableShared>) -> Result<()> {
+    fn merge_groups_if_wanted(&self, table: &Arc<TableShared>, filters: (u64, u64)) -> Result<()> {
         if !table.levels.has_groups() {
             return Ok(());
         }
@@ -312,7 +322,7 @@ impl Engine {
         // A filter of all of them takes half of what it may: by the time they are merged as many have come again.
         let may_be_merged = groups.l0().len() > usize::from(self.gc.sealing.try_lock().is_none());
         let fills_filter = may_be_merged
-            && of_l0 * 2 > self.filter_keys_max(table)
+            && of_l0 * 2 > self.filter_keys_max(table, filters)
             && of_l0 * L1_SHARE_MAX > groups.l1().entries();
         let is_wanted = groups.l0().len() > GROUPS_MAX
             || is_large && groups.l0().len() > 2
@@ -439,7 +449,7 @@ impl Engine {
             return Ok(());
         }
         let keys: u64 = groups.l0().iter().map(|of| of.group.entries()).sum();
-        let most = self.filter_keys_max(table);
+        let most = self.filter_keys_max(table, self.filters());
         if keys > most {
             // All are asked until they are merged, which they are.
             return Ok(());
