@@ -291,7 +291,7 @@ impl PieceWriter<'_> {
     /// As [`PieceWriter::write`].
     pub(crate) fn finish(mut self, payload: &[u8]) -> Result<()> {
         self.write_before(payload, false)?;
-        // PERSIST: all pieces are durable before anything leads to them.
+        // PERSIST: all pieces are durable before anything leads to them, and with them the leaves of groups, which nothing made durable before.
         self.log.tier.persist_all()?;
         let root = self.log.root.lock();
         let saved = SavedIndex {
