@@ -185,10 +185,18 @@ impl Engine {
         // A merge whose sync was refused stopped half-way: its caller is told, and not that all went well.
         self.log.check_writable()?;
         self.count_many();
-        if !self.options.background {
-            self.seal_if_wanted()?;
-            self.merge_groups_where_wanted()?;
-        }
+        // What cannot be sealed for a damaged leaf is no reason to free nothing.
+        let sealed = if self.options.background {
+            Ok(())
+        } else {
+            self.seal_if_wanted().and(self.merge_groups_where_wanted())
+        };
+        let freed = self.collect_once(need)?;
+        sealed.map(|()| freed)
+    }
+
+    /// What a cycle moves, empties and frees; returns how many segments were given back.
+    fn collect_once(&self, need: Need) -> Result<usize> {
         let _cycle = self.gc.lock.read();
         self.recount();
         let mut moved = self.finish_moves();
@@ -274,7 +282,7 @@ impl Engine {
     fn need_after(&self, need: Need, nothing_moved: bool) -> Need {
         match need {
             Need::Idle | Need::Reordering
-                if nothing_moved && self.wants_move() || self.index_waits_for_gc() =>
+                if nothing_moved && (self.wants_move() || self.tombstones_wait_for_gc()) =>
             {
                 Need::Low(self.room_for_gc())
             }
@@ -293,7 +301,7 @@ impl Engine {
                 break;
             }
             let is_beyond = self.arena.bytes() > self.options.index_bytes_max;
-            if !emptied.is_empty() && is_beyond && self.has_groups() {
+            if self.gc.totals().1 > copied && is_beyond && self.has_groups() {
                 // What is copied of sealed rows is in the young index again: it is sealed before there is more.
                 break;
             }
@@ -343,6 +351,7 @@ impl Engine {
         !self.log.miscounted().is_empty()
             || self.waits_for_readers()
             || self.waits_for_snapshot()
+            || self.may_gain_leaves()
             || self.can_move() && !self.choose_to_move(self.snapshots.oldest()).is_empty()
             || !self.choose(Need::Now).victims.is_empty()
     }

@@ -216,6 +216,11 @@ impl<X: LeafExtents> GroupWriter<X> {
         GroupWriter { extents, open: None, written: Vec::new() }
     }
 
+    /// Whether nothing was added yet.
+    pub fn is_empty(&self) -> bool {
+        self.open.is_none() && self.written.is_empty()
+    }
+
     /// Adds an entry, whose key is above those before, and no longer than an extent has room for.
     ///
     /// # Errors

@@ -612,6 +612,11 @@ impl Levels {
         self.young.mixed().saturating_sub(self.young.hiding())
     }
 
+    /// All tombstones.
+    pub(crate) fn tombstones(&self) -> u64 {
+        self.young.tombstones().len() + self.young.mixed()
+    }
+
     /// Tombstones that are kept apart.
     #[cfg(test)]
     pub(crate) fn tombstones_apart(&self) -> u64 {

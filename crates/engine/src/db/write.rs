@@ -342,10 +342,9 @@ impl Engine {
             // A seal or a move that has just ended.
             return Ok(());
         }
-        if !(self.may_gain_index_by_seal() || self.may_gain_index())
-            || waits.are_enough()
-            || !self.has_gc_thread()
-        {
+        // Whoever moves rows is told in any case.
+        let (by_move, by_seal) = (self.may_gain_index(), self.may_gain_index_by_seal());
+        if !(by_move || by_seal) || waits.are_enough() || !self.has_gc_thread() {
             return Err(full);
         }
         if !self.options.wait_for_space {
@@ -355,12 +354,12 @@ impl Engine {
         }
         let waited = self.await_gc_cycle(returns, WAIT);
         // Cycles of gc say nothing of a seal that is under way.
-        waits.record(if self.is_sealing_or_merging() { WaitOutcome::Unanswered } else { waited });
+        waits.record(if self.index_waits_for_seal() { WaitOutcome::Unanswered } else { waited });
         Ok(())
     }
 
     /// Whether somebody frees what can be freed. Once the store is being closed nobody does, and whoever waits is what closing waits for.
-    fn has_gc_thread(&self) -> bool {
+    pub(crate) fn has_gc_thread(&self) -> bool {
         self.options.background && !self.scheduler.is_stopped()
     }
 

@@ -27,6 +27,7 @@ use crate::levels::{
 };
 use crate::log::{LeafWriter, LogView, PlaceState};
 use crate::scheduler::IdleBackoff;
+use crate::scheduler::throttle::SpaceLeft;
 use crate::sync::atomic::Ordering;
 use crate::{ErrorKind, Result};
 
@@ -36,10 +37,18 @@ const SEALS_FROM: u64 = 2;
 const SEALS_FROM_LEAST: u64 = 16;
 /// What the last seal left is looked at again when the young index has grown by this share.
 const SEALS_AGAIN_AFTER: u64 = 16;
+/// Or by half of what is left of the index, if that is less, but not by less than this share of it all.
+const SEALS_AGAIN_AFTER_LEAST: u64 = 256;
 /// Or, while the index takes more than three quarters, when this share of the log was freed: what was written over is the only record of its key by then.
 const FREED_SHARE: u64 = 16;
+/// With tombstones at this share of the keys of a tight index it is worth the copies to free what they hide.
+const TOMBSTONES_SHARE: u64 = 4;
 /// Keys that are sealed with one look at what moves: that waits meanwhile.
 const SLICE_KEYS: u64 = 512 << 10;
+/// And those that are looked at in vain.
+const LOOKED_AT_KEYS: u64 = 64 << 10;
+/// A move that waits between two of them has so long to begin.
+const MOVES_BEGIN_WITHIN: Duration = Duration::from_millis(32);
 /// Keys that are looked at under one guard, and those that the young index forgets together: meanwhile an appender is held.
 const STEP: usize = 1024;
 const FORGOTTEN_TOGETHER: usize = 128;
@@ -109,6 +118,11 @@ fn sealable((key, slot): (&[u8], Slot), log: LogView<'_>, below: u64) -> Option<
     (log.kept(slot.offset(), below) == PlaceState::There).then_some(slot)
 }
 
+/// By how much the young index grows before what a seal `left` of it is looked at again, of `most` bytes. Where a seal left much that is less, so that keys which can be sealed are not refused for those that cannot.
+fn growth_to_seal(left: u64, most: u64) -> u64 {
+    (most.saturating_sub(left) / 2).clamp(most / SEALS_AGAIN_AFTER_LEAST, most / SEALS_AGAIN_AFTER)
+}
+
 /// When.
 impl Engine {
     /// For who builds the index: the room that there is then is what is found free.
@@ -149,6 +163,10 @@ impl Engine {
     /// # Errors
     /// `Corrupted`, of a leaf; what the tier refuses. What can be done is done before.
     pub(crate) fn merge_groups_where_wanted(&self) -> Result<()> {
+        if self.log.leaf_extents() == 0 {
+            // No table has groups, as in most stores.
+            return Ok(());
+        }
         let Some(_alone) = self.gc.merging_groups.try_lock() else { return Ok(()) };
         let (mut done, filters) = (Ok(()), self.filters());
         for table in self.catalog.all() {
@@ -246,8 +264,8 @@ impl Engine {
         if young < from {
             return false;
         }
-        let (left, freed) = self.gc.left_by_seal();
-        let has_grown = young >= left + most / SEALS_AGAIN_AFTER;
+        let (left, freed) = self.gc.left_by_seal(young);
+        let has_grown = young >= left + growth_to_seal(left, most);
         let freed = self.gc.segments.load(Ordering::Relaxed) - freed;
         let was_freed = freed * FREED_SHARE > u64::from(self.log.space().segment_extents());
         (has_grown || self.is_index_tight() && was_freed)
@@ -260,9 +278,14 @@ impl Engine {
         self.arena.bytes() >= self.options.index_bytes_max / 4 * 3
     }
 
-    /// Whether the index is tight with keys that cannot be sealed, perhaps because older records of theirs are not freed: then collecting makes room there.
-    pub(super) fn index_waits_for_gc(&self) -> bool {
-        self.is_index_tight() && self.options.seal && self.young_index_bytes() >= self.seals_from()
+    /// Whether the index is tight with tombstones, which cannot be sealed: they go once what they hide is freed, and collecting does that. Other keys that stay young (expiring, cached, long) stay however much is collected.
+    pub(super) fn tombstones_wait_for_gc(&self) -> bool {
+        let are_many = || {
+            let tables = self.catalog.all();
+            let tombstones: u64 = tables.iter().map(|table| table.levels.tombstones()).sum();
+            tombstones >= (self.young_keys() / TOMBSTONES_SHARE).max(1)
+        };
+        self.options.seal && self.is_index_tight() && are_many()
     }
 
     /// Whether there is room for the leaves that nobody waits for; while the index is tight, for leaves at all.
@@ -274,22 +297,36 @@ impl Engine {
         // What finds room is sealed, if not all does.
         let (kept, extents) = match self.is_index_tight() {
             true => (0, extents.min(2)),
-            false if self.can_move() => (room.low.max(self.landing_extents()), extents),
-            false => (room.low, extents),
+            false => (self.left_to_writers(room), extents),
         };
         u64::from(room.available.saturating_sub(kept)) >= extents
+    }
+
+    /// Extents that leaves which nobody waits for are not written to: with fewer of them there is little room.
+    fn left_to_writers(&self, room: SpaceLeft) -> u32 {
+        if self.can_move() { room.low.max(self.landing_extents()) } else { room.low }
     }
 
     /// A new key was refused for want of room in the index: whether a seal is about to make some.
     pub(crate) fn may_gain_index_by_seal(&self) -> bool {
         // What a seal made nobody's is free once readers have gone.
         let is_garbage = || self.arena.bytes() > self.young_index_bytes() + self.options.index_bytes_max / 32;
-        self.wants_seal() || self.is_sealing_or_merging() || self.waits_for_merge() || is_garbage()
+        self.wants_seal() || self.is_sealing() || self.waits_for_merge() || is_garbage()
     }
 
-    /// Whether keys are being sealed, or groups merged.
-    pub(crate) fn is_sealing_or_merging(&self) -> bool {
-        [&self.gc.sealing, &self.gc.merging_groups].iter().any(|lock| lock.try_lock().is_none())
+    /// Whether a new key that was refused waits for who seals, or for a merge without which nobody does.
+    pub(crate) fn index_waits_for_seal(&self) -> bool {
+        self.is_sealing() || self.waits_for_merge()
+    }
+
+    fn is_sealing(&self) -> bool {
+        self.gc.sealing.try_lock().is_none()
+    }
+
+    /// Whether leaves are about to be free: a merge of groups is under way, or those that it has replaced wait for readers.
+    pub(super) fn may_gain_leaves(&self) -> bool {
+        let is_merging = || self.log.leaf_extents() > 0 && self.gc.merging_groups.try_lock().is_none();
+        self.log.has_retired_leaves() || is_merging()
     }
 
     fn emptied_and_segments(&self) -> (u64, u64) {
@@ -331,18 +368,28 @@ impl Engine {
         if !is_wanted {
             return Ok(());
         }
-        // As much again, less what is gone, until those before are retired.
-        let (entries, bytes) = groups
-            .newest_first()
-            .fold((0, 0), |(entries, bytes), group| (entries + group.entries(), bytes + group.bytes()));
-        let live = u128::from(bytes) * u128::from(table.levels.sealed_rows().min(entries))
-            / u128::from(entries.max(1));
-        let extents = (live as u64 + live as u64 / 8).div_ceil(self.log.leaf_bytes_max());
         // No copy more while the last is not given back: somebody may read for long.
-        if u64::from(self.room().available) < extents || self.log.has_retired_leaves() {
+        if self.log.has_retired_leaves() || !self.has_room_to_merge(table, &groups) {
             return Ok(());
         }
         self.merge_groups(table)
+    }
+
+    /// Whether there is room for a group that takes the place of all of a table: as much again, less what is gone, until those before are free. What is hidden by the young index is
+    /// written too, and nobody has counted it: where there was no room for that the next merge has room for all.
+    fn has_room_to_merge(&self, table: &Arc<TableShared>, groups: &GroupLevels) -> bool {
+        let (entries, bytes, extents) =
+            groups.newest_first().fold((0, 0, 0), |(entries, bytes, extents), of| {
+                (entries + of.entries(), bytes + of.bytes(), extents + of.extents().len() as u64)
+            });
+        let counting = table.levels.sealed_rows().min(entries);
+        let live = (u128::from(bytes) * u128::from(counting) / u128::from(entries.max(1))) as u64;
+        let bytes = if self.gc.merge_of_groups_lacked_room() { bytes } else { live + live / 8 };
+        let (room, wanted) = (self.room(), bytes.div_ceil(self.log.leaf_bytes_max()));
+        // It makes room in the end; or a seal waits for it, which makes room in the index, and writers for that.
+        let is_for_writers = wanted < extents || is_held(table);
+        let kept = if is_for_writers { 0 } else { self.left_to_writers(room) };
+        u64::from(room.available.saturating_sub(kept)) >= wanted
     }
 }
 
@@ -358,11 +405,22 @@ impl Engine {
             let alone = self.gc.moving.lock();
             let slice = self.seal_slice(&run, &mut cursor, goes_on)?;
             drop(alone);
+            self.let_moves_begin();
             let Some(slice) = slice else { return Ok(sealed) };
             (sealed, goes_on) = (sealed + slice.sealed, goes_on || slice.written > 0);
             if slice.is_last || self.scheduler.is_stopped() {
                 return Ok(sealed);
             }
+        }
+    }
+
+    /// Between two slices: a move that waits is to have begun before the next.
+    fn let_moves_begin(&self) {
+        let until_ns = self.clock.monotonic_ns() + MOVES_BEGIN_WITHIN.as_nanos() as u64;
+        let waits = || self.has_gc_thread() && self.wants_move() && !self.gc.is_moving();
+        while waits() && self.clock.monotonic_ns() < until_ns && self.scheduler.sleep(MOVES_BEGIN_WITHIN / 16)
+        {
+            self.scheduler.wake();
         }
     }
 
@@ -430,7 +488,9 @@ impl Engine {
                 }
             }
             passed += batch.len() as u64;
-            if !more || passed >= SLICE_KEYS || self.scheduler.is_stopped() {
+            // Where nothing may be sealed moves are not to wait for that to be seen.
+            let keys_max = if writer.is_empty() { LOOKED_AT_KEYS } else { SLICE_KEYS };
+            if !more || passed >= keys_max || self.scheduler.is_stopped() {
                 return Ok((writer.finish()?, !more));
             }
         }
@@ -577,6 +637,7 @@ impl Engine {
         let merging: Vec<&Group> = merging.collect();
         let Some(merged) = self.write_merged_group(&run, &merging, &mut leaves)? else { return Ok(()) };
         let merged = merged.stamped(run.below);
+        self.gc.record_merge_of_groups(true);
         self.gc.count_keys_sealed(0, merged.entries());
         self.publish_groups(table, run.id, leaves, |levels| {
             levels.set_merged(&groups, (upto, emptied), merged, &self.log)
@@ -605,6 +666,7 @@ impl Engine {
                 let is_kept =
                     slot.is_some_and(|slot| view.kept(slot.offset(), merged.stamp()) == PlaceState::There);
                 if is_kept && !push_or_end(writer.push(key, word))? {
+                    self.gc.record_merge_of_groups(false);
                     return Ok(None);
                 }
                 merged.advance(|_, _| ()).map_err(damaged_leaf)?;

@@ -193,7 +193,8 @@ impl Engine {
         let filling = self.log.filling();
         let kept = u64::from(Claim::Write.reserve() + low / 4) * self.log.extent_bytes();
         let rows = filling.live() - filling.live_deltas;
-        let for_deltas = (u64::from(all) * self.log.extent_bytes()).saturating_sub(rows + kept);
+        let leaves = u64::from(self.log.leaf_extents()) * self.log.extent_bytes();
+        let for_deltas = (u64::from(all) * self.log.extent_bytes()).saturating_sub(rows + leaves + kept);
         // What writers may not have is not there for them.
         let available = available.saturating_sub(Claim::Write.reserve());
         // Where some rows change far more often than others, the more of it is obsolete.

@@ -63,6 +63,8 @@ pub(crate) struct GcState {
     pub(crate) merging_groups: Mutex<()>,
     /// What the young index took after the last seal, and how many segments had been freed by then.
     left_by_seal: [AtomicU64; 2],
+    /// The last merge of groups found no room for all that they have.
+    groups_lacked_room: AtomicBool,
     /// Keys that were sealed, and those that were written when groups were merged.
     keys_sealed: [AtomicU64; 2],
     /// What the index took when the last move had ended.
@@ -448,10 +450,21 @@ impl GcState {
         (sealed, merged)
     }
 
-    /// What was told of the last seal.
-    pub(crate) fn left_by_seal(&self) -> (u64, u64) {
-        let [young_bytes, freed] = self.left_by_seal.each_ref().map(|left| left.load(Ordering::Relaxed));
-        (young_bytes, freed)
+    /// What was told of the last seal, where the young index takes so many bytes now. What it left is not there any more as soon as all of it is less.
+    pub(crate) fn left_by_seal(&self, young_bytes: u64) -> (u64, u64) {
+        let [left, freed] = &self.left_by_seal;
+        let left = left.fetch_min(young_bytes, Ordering::Relaxed).min(young_bytes);
+        (left, freed.load(Ordering::Relaxed))
+    }
+
+    /// A merge of groups found room for all, or it did not.
+    pub(crate) fn record_merge_of_groups(&self, had_room: bool) {
+        self.groups_lacked_room.store(!had_room, Ordering::Relaxed);
+    }
+
+    /// Whether the last merge of groups found no room for all.
+    pub(crate) fn merge_of_groups_lacked_room(&self) -> bool {
+        self.groups_lacked_room.load(Ordering::Relaxed)
     }
 
     /// A move is under way until what is returned is dropped.

@@ -408,3 +408,5 @@ fn leaves_of_merged_groups_stay_as_long_as_somebody_looks() {
     log.free_retired_leaves();
     assert_eq!(log.leaf_extents(), 1);
 }
+
+mod pressure;
