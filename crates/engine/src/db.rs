@@ -81,7 +81,7 @@ use engine::Engine;
 use hedgerow_device::{Clock, FastTier, FastTierOptions, SyncFailure, create_directories};
 use identity::Witness;
 pub use load::Loader;
-pub use metrics::{FailedMove, Metrics, SealedMetrics, SortedTablesMetrics};
+pub use metrics::{FailedMove, Metrics, QueueMetrics, SealedMetrics, SortedTablesMetrics};
 pub use read::RowRef;
 pub use scan::Scan;
 pub use shared_table::expiring::Expiring;

@@ -124,7 +124,7 @@ impl Engine {
     }
 
     /// One cycle of the gc thread; whether another should follow at once.
-    fn gc_cycle(&self) -> bool {
+    pub(crate) fn gc_cycle(&self) -> bool {
         let _cycle = self.gc.begin_cycle();
         let requested = self.gc.requested.swap(false, Ordering::SeqCst);
         let need = if requested { Need::Now } else { self.need() };

@@ -99,8 +99,9 @@ mod tier;
 
 pub use db::repair::{RepairEvent, RepairReport, repair, repair_with};
 pub use db::{
-    AtHandOnly, Batch, Db, Expiring, FAST_TIER_FILE, FailedMove, Loader, Metrics, Missing, ReadGuard,
-    RowHandle, RowRef, Scan, SealedMetrics, Snapshot, SortedTablesMetrics, Table, TableChanges, Tiers,
+    AtHandOnly, Batch, Db, Expiring, FAST_TIER_FILE, FailedMove, Loader, Metrics, Missing, QueueMetrics,
+    ReadGuard, RowHandle, RowRef, Scan, SealedMetrics, Snapshot, SortedTablesMetrics, Table, TableChanges,
+    Tiers,
 };
 pub use db::{backup, inspect};
 pub use hedgerow_device::SyncFailure;

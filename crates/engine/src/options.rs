@@ -163,6 +163,15 @@ pub struct Options {
     pub reorder: bool,
     /// Whether keys leave memory, where the index is short of room, for groups of keys on the fast tier; their rows stay where they are. Default true.
     pub seal: bool,
+    /// How many groups of sealed keys of a table wait for a merge, 1 to 64 (DecouKV's IMTN). Default: none, found at run time.
+    #[doc(hidden)]
+    pub groups_max: Option<u32>,
+    /// Eighths of the fast tier that one move takes out of the log, 1 to 4 (DecouKV's DFTS). Default: none, found at run time.
+    #[doc(hidden)]
+    pub run_eighths: Option<u32>,
+    /// Whether one thread collects, moves rows, seals keys, and merges groups and sorted tables, one after the other, as in stores whose index goes with its rows. Default false.
+    #[doc(hidden)]
+    pub coupled: bool,
     /// Whether a read of single fields goes down a chain of deltas no farther than to the newest that names them (FOCUS section
     /// V-B). Default true; else it goes to the end of every chain: for experiments.
     #[doc(hidden)]
@@ -240,6 +249,9 @@ impl Default for Options {
             line_flush: true,
             reorder: true,
             seal: true,
+            groups_max: None,
+            run_eighths: None,
+            coupled: false,
             early_stop: true,
             schema_layout: true,
             cache_bytes: 64 << 20,
@@ -380,6 +392,7 @@ mod tests {
             .capacity_bytes_max(1 << 40)
             .compression(Compression::None);
         let Options { swim, line_flush, early_stop, schema_layout, cache_rw, .. } = Options::default();
+        let Options { groups_max, run_eighths, coupled, .. } = Options::default();
         let expected = Options {
             durability: Durability::Process,
             fast_tier_bytes_max: 1 << 30,
@@ -392,6 +405,9 @@ mod tests {
             line_flush,
             reorder: false,
             seal: false,
+            groups_max,
+            run_eighths,
+            coupled,
             early_stop,
             schema_layout,
             cache_bytes: 7 << 20,

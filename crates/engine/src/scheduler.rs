@@ -4,10 +4,10 @@
 //! work leave for those who do it. Promises that an idle store uses no processor to speak of, that a thread which is woken sees
 //! what it was woken for, and that none outlives the store. Must not know what the threads do: whoever starts them says.
 
+pub(crate) mod controller;
 pub(crate) mod gc_state;
 pub(crate) mod merge_queue;
 pub(crate) mod reorder_queue;
-pub(crate) mod run_size;
 pub(crate) mod throttle;
 
 use std::sync::Arc;

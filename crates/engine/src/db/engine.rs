@@ -19,6 +19,7 @@ use crate::index::{NodeArena, Slot};
 use crate::log::{Log, OpenState};
 use crate::runs::{CapacityPlace, Runs, RunsSettings};
 use crate::scheduler::Scheduler;
+use crate::scheduler::controller::FixedKnobs;
 use crate::scheduler::gc_state::GcState;
 use crate::scheduler::merge_queue::MergeQueue;
 use crate::scheduler::reorder_queue::ReorderQueue;
@@ -80,6 +81,7 @@ impl Engine {
             )));
         }
         check_options(&options)?;
+        FixedKnobs::new(options.run_eighths, options.groups_max)?;
         let (log, found) = Log::open(tiers.fast, &options, clock.clone())?;
         let runs = Runs::open(
             &log,
@@ -132,6 +134,7 @@ impl Engine {
         let merge_queue = MergeQueue::new(options.merge, !options.background);
         let reorder_queue = ReorderQueue::new(options.merge && options.reorder);
         let flush_is_cheap = log.tier().flush_is_cheap();
+        let gc = GcState::with(FixedKnobs::new(options.run_eighths, options.groups_max)?);
         Ok(Engine {
             log,
             epoch,
@@ -146,7 +149,7 @@ impl Engine {
             disk_waits: DiskWaits::default(),
             snapshots: Snapshots::default(),
             backups: BackupPins::default(),
-            gc: GcState::default(),
+            gc,
             merge_queue,
             reorder_queue,
             cache,

@@ -12,10 +12,14 @@ use super::engine::Engine;
 use super::merging::TablesForMerge;
 use crate::runs::merging::{MergeJob, MergeLimits, Merged};
 use crate::scheduler::{IdleBackoff, Job};
+use crate::sync::atomic::Ordering;
 use crate::{Durability, Result};
 
 /// How much index memory is touched ahead of its use.
 const INDEX_LEAD_BYTES: u64 = 4 << 20;
+
+/// How long the one thread of a store whose queues are coupled sleeps while there is work.
+const COUPLED_PAUSE: Duration = Duration::from_millis(2);
 
 /// A shorter interval between syncs would be no pause at all.
 const SYNC_INTERVAL_MIN: Duration = Duration::from_millis(1);
@@ -33,6 +37,44 @@ const MERGE_AGAIN: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(
 /// How long at most what writers made durable by themselves is not written down in the root.
 const CHECKPOINT_DELAY_MAX: Duration = Duration::from_secs(1);
 
+/// Merges of sorted tables, slice by slice.
+struct TableMerges {
+    begun: Option<MergeJob>,
+    /// How long to wait if the next fails.
+    again: Duration,
+    /// What was written last, and when that was seen.
+    written: (u64, u64),
+}
+
+impl Default for TableMerges {
+    fn default() -> TableMerges {
+        TableMerges { begun: None, again: MERGE_AGAIN[0], written: (0, 0) }
+    }
+}
+
+impl TableMerges {
+    /// The next slice, if any; returns how long there is to be none.
+    fn next(&mut self, engine: &Engine) -> Duration {
+        engine.remove_runs_of_tables_gone();
+        let (last, now_ns) = (engine.log.last_sequence(), engine.clock.monotonic_ns());
+        if self.written.0 != last {
+            self.written = (last, now_ns);
+        }
+        let quiet = Duration::from_nanos(now_ns - self.written.1);
+        let pause = match engine.bring_or_merge(&mut self.begun, quiet) {
+            Ok(true) => Duration::ZERO,
+            Ok(false) => MERGE_PAUSE,
+            // What is damaged is left alone from now on; what was refused may be so again. Nobody is held for it.
+            Err(_) => {
+                engine.runs.forget_backlog();
+                self.again
+            }
+        };
+        self.again = if pause == self.again { (2 * pause).min(MERGE_AGAIN[1]) } else { MERGE_AGAIN[0] };
+        pause
+    }
+}
+
 impl Engine {
     /// Starts the threads of an open store.
     pub(super) fn start_background(self: &Arc<Engine>) -> Result<()> {
@@ -43,15 +85,17 @@ impl Engine {
     fn background_jobs(&self) -> Vec<Job<Engine>> {
         // Where a write makes its own lines durable, writing them down would cost a sync that nothing else asks for.
         let syncs = !self.persists_in_place;
-        let all: [(bool, Job<Engine>); 9] = [
+        let coupled = self.options.coupled;
+        let all: [(bool, Job<Engine>); 10] = [
             (true, ("prefault", Engine::prefault_loop)),
-            (true, ("gc", Engine::gc_loop)),
-            (self.options.seal, ("seal", Engine::seal_loop)),
-            (self.options.seal, ("groups", Engine::groups_loop)),
+            (coupled, ("coupled", Engine::coupled_loop)),
+            (!coupled, ("gc", Engine::gc_loop)),
+            (!coupled && self.options.seal, ("seal", Engine::seal_loop)),
+            (!coupled && self.options.seal, ("groups", Engine::groups_loop)),
             (self.options.merge, ("consolidate", Engine::consolidation_loop)),
             (self.cache.exists(), ("cache", Engine::cache_loop)),
             (true, ("sweep", Engine::sweep_loop)),
-            (self.runs.has_place(), ("tables", Engine::tables_loop)),
+            (!coupled && self.runs.has_place(), ("tables", Engine::tables_loop)),
             (syncs, ("sync", Engine::sync_loop)),
         ];
         all.into_iter().filter(|(wanted, _)| *wanted).map(|(_, job)| job).collect()
@@ -99,7 +143,7 @@ impl Engine {
 
     /// Writers of a store that was quiet are not held for what was let pass before.
     fn look_for_backlog(&self) {
-        let runs_max = self.gc.run_size.runs_max();
+        let runs_max = self.gc.controller.runs_max();
         let covered_percent = self.covered_percent();
         let limits = MergeLimits { runs_max, garbage_percent_max: GARBAGE_PERCENT_MAX[0], covered_percent };
         self.runs.look_for_backlog(&self.tables_for_merge(), limits);
@@ -124,7 +168,7 @@ impl Engine {
         let goes_on = begun.is_some();
         // Deltas cost nobody anything but who reads what is under them. Where nobody writes they are merged for whoever will.
         let covered_percent = if is_quiet { 100 } else { self.covered_percent() };
-        let runs_max = self.gc.run_size.runs_max();
+        let runs_max = self.gc.controller.runs_max();
         let limits = MergeLimits { runs_max, garbage_percent_max, covered_percent };
         // Where room has become scarce, what makes some comes first.
         let begun_before = begun.take().filter(|job| job.runs.len() == 1 || !self.runs.is_tight());
@@ -155,31 +199,38 @@ impl Engine {
     }
 
     fn tables_loop(&self) {
-        let (mut begun, mut pause, mut again) = (None, MERGE_PAUSE, MERGE_AGAIN[0]);
-        let mut written = (0, 0);
+        let (mut rounds, mut pause) = (TableMerges::default(), MERGE_PAUSE);
         let sleep = |pause| match pause == MERGE_PAUSE {
             // Whoever waits for space may wait for a merge.
             true => self.scheduler.sleep_or_wake(pause),
             false => self.sleep_after_merge(pause),
         };
         while sleep(pause) && self.log.check_writable().is_ok() {
-            self.remove_runs_of_tables_gone();
-            let (last, now_ns) = (self.log.last_sequence(), self.clock.monotonic_ns());
-            if written.0 != last {
-                written = (last, now_ns);
-            }
-            let quiet = Duration::from_nanos(now_ns - written.1);
-            pause = match self.bring_or_merge(&mut begun, quiet) {
-                Ok(true) => Duration::ZERO,
-                Ok(false) => MERGE_PAUSE,
-                // What is damaged is left alone from now on; what was refused may be so again. Nobody is held for it.
-                Err(_) => {
-                    self.runs.forget_backlog();
-                    again
-                }
-            };
-            again = if pause == again { (2 * again).min(MERGE_AGAIN[1]) } else { MERGE_AGAIN[0] };
+            pause = rounds.next(self);
         }
+    }
+
+    /// What the threads of gc, of sealing, and of merges of groups and of sorted tables do, by one.
+    fn coupled_loop(&self) {
+        let (mut backoff, mut rounds) = (IdleBackoff::new(COUPLED_PAUSE), TableMerges::default());
+        let (mut seen, mut due_ns) = (0, 0);
+        while self.scheduler.back_off(&mut backoff, || self.is_anything_new(&mut seen))
+            && self.log.check_writable().is_ok()
+        {
+            self.gc_cycle();
+            // What goes wrong is told to others, as in the threads of these.
+            drop(self.seal_if_wanted());
+            drop(self.merge_groups_where_wanted());
+            if self.runs.has_place() && self.clock.monotonic_ns() >= due_ns {
+                let pause = rounds.next(self);
+                due_ns = self.clock.monotonic_ns() + pause.as_nanos() as u64;
+            }
+        }
+    }
+
+    fn is_anything_new(&self, seen: &mut u64) -> bool {
+        let last = self.log.last_sequence();
+        std::mem::replace(seen, last) != last || self.gc.requested.load(Ordering::SeqCst)
     }
 
     /// Sleeps as [`Scheduler::sleep`](crate::scheduler::Scheduler::sleep). That merges are refused for a while is no reason to keep what dropped tables had.

@@ -5,9 +5,11 @@ use hedgerow_device::SyncFailure;
 use super::counters::Count;
 use super::engine::Engine;
 
+mod queues;
 mod sealed;
 mod sorted_tables;
 
+pub use queues::QueueMetrics;
 pub use sealed::SealedMetrics;
 pub use sorted_tables::{FailedMove, SortedTablesMetrics};
 
@@ -72,6 +74,8 @@ pub struct Metrics {
     pub bytes_moved: u64,
     /// What there is below the log, what looks into it cost, and how rows come there.
     pub sorted_tables: SortedTablesMetrics,
+    /// What waits behind writers, and what may.
+    pub queues: QueueMetrics,
     /// What writing 1 KiB takes of the time of all writers together, in ns, while they are held to the rate at which room is made; 0 while they are not.
     pub write_throttle_ns_per_kib: u64,
     /// How long writers have slept for that, all together, in ns.
@@ -156,6 +160,7 @@ impl Engine {
                 &self.gc,
                 (self.clock.monotonic_ns(), bytes_to_move),
             ),
+            queues: QueueMetrics::of(self),
             write_throttle_ns_per_kib,
             write_throttle_ns,
             oldest_snapshot_age_ms: oldest_snapshot

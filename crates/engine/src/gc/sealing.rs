@@ -56,15 +56,14 @@ const FORGOTTEN_TOGETHER: usize = 128;
 const FILTER_AHEAD: usize = 16;
 /// Entries that are merged under one guard.
 const MERGE_STEP: usize = 16 << 10;
-/// More groups than so many are merged with the one below them, and so are those that have this share of its keys.
-const GROUPS_MAX: usize = 16;
-const GROUPS_SHARE: u64 = 2;
+/// Groups are merged with the one below them that have as many of so many parts of its keys as [may wait](crate::scheduler::controller::Controller::groups_max), which is half at rest. (And so are more than may wait.)
+const GROUPS_PARTS: u64 = 32;
 /// For want of room in a filter groups are merged that have this share of the keys of the one below, not fewer.
 const L1_SHARE_MAX: u64 = 32;
 /// Filters take this share of the index, at most.
 const FILTERS_SHARE: u64 = 3;
 /// With so many no more are made: merging them finds no room.
-const GROUPS_HELD_AT: usize = 4 * GROUPS_MAX;
+const GROUPS_HELD_AT: usize = 64;
 
 /// A table whose keys are sealed, or whose groups are merged, as it was when that began.
 struct SealRun<'t> {
@@ -121,6 +120,16 @@ fn sealable((key, slot): (&[u8], Slot), log: LogView<'_>, below: u64) -> Option<
 /// By how much the young index grows before what a seal `left` of it is looked at again, of `most` bytes. Where a seal left much that is less, so that keys which can be sealed are not refused for those that cannot.
 fn growth_to_seal(left: u64, most: u64) -> u64 {
     (most.saturating_sub(left) / 2).clamp(most / SEALS_AGAIN_AFTER_LEAST, most / SEALS_AGAIN_AFTER)
+}
+
+/// How many times the groups there are that may wait for a merge, if `groups_max` may: by their number, and by their keys beside those of the group below them.
+fn groups_owed(groups: &GroupLevels, groups_max: u32) -> f64 {
+    let (count, most) = (groups.l0().len() as f64, f64::from(groups_max));
+    let of_l0: u64 = groups.l0().iter().map(|of| of.group.entries()).sum();
+    let of_l1 = groups.l1().entries().max(1) as f64;
+    // Two are not worth a merge, however small the one below is.
+    let by_keys = if count > 2.0 { (of_l0 * GROUPS_PARTS) as f64 / (of_l1 * most) } else { 0.0 };
+    by_keys.max(count / most)
 }
 
 /// When.
@@ -348,6 +357,16 @@ impl Engine {
         GroupFilter::keys_for_bytes(filters_max.saturating_sub(others).max(of_each))
     }
 
+    /// Of the groups of a table that wait for a merge there are so many times as many as may, where most do.
+    pub(crate) fn groups_owed(&self) -> f64 {
+        if self.log.leaf_extents() == 0 {
+            return 0.0;
+        }
+        let groups_max = self.gc.controller.groups_max();
+        let of_table = |table: &Arc<TableShared>| groups_owed(&table.levels.groups(), groups_max);
+        self.catalog.all().iter().map(of_table).fold(0.0, f64::max)
+    }
+
     /// Merges the groups of a table if they are many, or much of them is gone, and there is room.
     fn merge_groups_if_wanted(&self, table: &Arc<TableShared>, filters: (u64, u64)) -> Result<()> {
         if !table.levels.has_groups() {
@@ -355,14 +374,12 @@ impl Engine {
         }
         let groups = table.levels.groups();
         let of_l0: u64 = groups.l0().iter().map(|of| of.group.entries()).sum();
-        let is_large = groups.l0().len() > 1 && of_l0 * GROUPS_SHARE > groups.l1().entries();
         // A filter of all of them takes half of what it may: by the time they are merged as many have come again.
         let may_be_merged = groups.l0().len() > usize::from(self.gc.sealing.try_lock().is_none());
         let fills_filter = may_be_merged
             && of_l0 * 2 > self.filter_keys_max(table, filters)
             && of_l0 * L1_SHARE_MAX > groups.l1().entries();
-        let is_wanted = groups.l0().len() > GROUPS_MAX
-            || is_large && groups.l0().len() > 2
+        let is_wanted = groups_owed(&groups, self.gc.controller.groups_max()) > 1.0
             || fills_filter && groups.newest_first().count() > 1
             || table.levels.groups_are_worn(self.emptied_and_segments());
         if !is_wanted {
@@ -417,7 +434,8 @@ impl Engine {
     /// Between two slices: a move that waits is to have begun before the next.
     fn let_moves_begin(&self) {
         let until_ns = self.clock.monotonic_ns() + MOVES_BEGIN_WITHIN.as_nanos() as u64;
-        let waits = || self.has_gc_thread() && self.wants_move() && !self.gc.is_moving();
+        let waits =
+            || self.has_gc_thread() && !self.options.coupled && self.wants_move() && !self.gc.is_moving();
         while waits() && self.clock.monotonic_ns() < until_ns && self.scheduler.sleep(MOVES_BEGIN_WITHIN / 16)
         {
             self.scheduler.wake();

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
-use super::run_size::RunSize;
+use super::controller::{Controller, FixedKnobs};
 use super::throttle::{Throttle, Work};
 
 use crate::index::LogSlot;
@@ -87,7 +87,7 @@ pub(crate) struct GcState {
     /// How many records had moved when that was measured.
     moved_before: AtomicU64,
     /// How much a move takes.
-    pub(crate) run_size: RunSize,
+    pub(crate) controller: Controller,
     /// How much of its time merging may use, in percent.
     merge_share: MergeShare,
     /// Records that were moved to sorted tables, and their bytes in the log.
@@ -652,6 +652,11 @@ impl GcState {
 }
 
 impl GcState {
+    /// With some knobs fixed.
+    pub(crate) fn with(knobs: FixedKnobs) -> GcState {
+        GcState { controller: Controller::with(knobs), ..GcState::default() }
+    }
+
     /// A cycle is under way until what is returned is dropped. Others may be at the same time.
     pub(crate) fn begin_cycle(&self) -> Cycle<'_> {
         self.running.fetch_add(1, Ordering::SeqCst);

@@ -61,7 +61,7 @@ struct SettingKind {
     set: fn(&mut Options, &str) -> Option<()>,
 }
 
-const KNOWN: [SettingKind; 20] = [
+const KNOWN: [SettingKind; 23] = [
     SettingKind {
         name: "merge",
         values: "on|off",
@@ -91,6 +91,24 @@ const KNOWN: [SettingKind; 20] = [
         values: "on|off",
         what: "keys that leave memory for the fast tier where the index is short of room",
         set: |options, value| switch(&mut options.seal, value),
+    },
+    SettingKind {
+        name: "groups_max",
+        values: "auto|1..64",
+        what: "groups of sealed keys that wait for a merge (DecouKV's IMTN), fixed, not found at run time",
+        set: |options, value| knob(&mut options.groups_max, value),
+    },
+    SettingKind {
+        name: "run_eighths",
+        values: "auto|1..4",
+        what: "eighths of the fast tier that one move takes out (DecouKV's DFTS), fixed, not found at run time",
+        set: |options, value| knob(&mut options.run_eighths, value),
+    },
+    SettingKind {
+        name: "coupled",
+        values: "on|off",
+        what: "one thread for merging the index and for moving rows, in turn, not one for each",
+        set: |options, value| switch(&mut options.coupled, value),
     },
     SettingKind {
         name: "early_stop",
@@ -222,6 +240,11 @@ fn number<N: std::str::FromStr>(option: &mut N, value: &str) -> Option<()> {
     Some(())
 }
 
+fn knob(option: &mut Option<u32>, value: &str) -> Option<()> {
+    *option = if value == "auto" { None } else { Some(value.parse().ok()?) };
+    Some(())
+}
+
 fn one_of<T: Copy>(option: &mut T, known: &[(&str, T)], value: &str) -> Option<()> {
     *option = known.iter().find(|(name, _)| *name == value)?.1;
     Some(())
@@ -306,6 +329,18 @@ mod tests {
             assert_eq!(off.collect::<Vec<_>>(), [name]);
             assert!(!value(&options));
         }
+    }
+
+    #[test]
+    fn the_queues_can_be_set() {
+        let mut options = Options::new();
+        for text in ["groups_max=32", "run_eighths=4", "coupled=on"] {
+            text.parse::<Setting>().unwrap().apply(&mut options).unwrap();
+        }
+        assert_eq!((options.groups_max, options.run_eighths, options.coupled), (Some(32), Some(4), true));
+        "groups_max=auto".parse::<Setting>().unwrap().apply(&mut options).unwrap();
+        assert_eq!(options.groups_max, None);
+        assert!("groups_max=many".parse::<Setting>().is_err());
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! nothing that moves cannot mend. Must not know how rows move.
 
 use crate::db::engine::Engine;
-use crate::scheduler::run_size::Look;
+use crate::scheduler::controller::Look;
 
 /// Rows move when the index takes this share of what it may.
 const INDEX_MOVES_FROM: f64 = 0.75;
@@ -36,7 +36,7 @@ fn held_for_merges(backlog: f64) -> f64 {
 /// Asked by those who move rows, and by those who write.
 impl Engine {
     /// Bytes of live records that one takes out: no more than sorted tables have `room` for, or than they had when they refused some; and no more than the least size, or than writers have room to wait for.
-    pub(in crate::gc) fn bytes_to_move(&self, room: u64) -> u64 {
+    pub(crate) fn bytes_to_move(&self, room: u64) -> u64 {
         let (all, extent_bytes) = (self.log.space().room().1, self.log.extent_bytes());
         let outlasted = outlasted_bytes(self.room().available, extent_bytes);
         let most = self.move_bytes_now().min(outlasted.max(move_bytes(all, 1, extent_bytes)));
@@ -53,7 +53,7 @@ impl Engine {
         let (all, extent_bytes) = (self.log.space().room().1, self.log.extent_bytes());
         let least = move_bytes(all, 1, extent_bytes);
         let in_time = bytes_in_time(self.gc.move_costs_ns()[0]);
-        move_bytes(all, self.gc.run_size.eighths(), extent_bytes).min(in_time.max(least))
+        move_bytes(all, self.gc.controller.eighths(), extent_bytes).min(in_time.max(least))
     }
 
     /// Whether rows could move if there were need to.
@@ -163,14 +163,22 @@ impl Engine {
 
     /// Holds writers to what moves can keep up with. Where they make no room, or nobody moves rows but by hand, nobody is held.
     pub(crate) fn pace_writers(&self) {
-        if self.may_move() && self.options.background {
-            self.pace_by_moves();
+        if self.options.background {
+            self.look_at_queues();
         }
     }
 
     /// Whether writers are held for what is to be merged.
     pub(crate) fn merges_hold_writers(&self) -> bool {
         held_for_merges(self.runs.merge_backlog()) > 0.0
+    }
+
+    fn look_at_queues(&self) {
+        if self.may_move() {
+            return self.pace_by_moves();
+        }
+        let look = Look { groups: self.groups_owed(), ..Look::default() };
+        self.gc.controller.record(look, self.clock.monotonic_ns());
     }
 
     pub(super) fn pace_by_moves(&self) {
@@ -183,14 +191,15 @@ impl Engine {
         let (available, extent_bytes) = (self.room().available, self.log.extent_bytes());
         let all = self.log.space().room().1;
         let least = landing(all, move_bytes(all, 1, extent_bytes), extent_bytes);
-        let expected = self.gc.run_size.expected(available, least, self.landing_extents());
+        let expected = self.gc.controller.expected(available, least, self.landing_extents());
         let extents = |extents: u32| (u64::from(extents) * extent_bytes) as f64;
         let (now, soon) = (extents(available), self.gc.moving_bytes() as f64);
         let missing = |there: f64| 1.0 - there / extents(expected);
         // What a move will have freed is not free yet: what is must last until then, through the syncs at its end.
         let of_tier = missing(now + soon).max(2.0 * missing(now) - 1.0).clamp(0.0, 1.0);
-        let look = Look { missing: of_tier, is_moving: self.gc.is_moving(), is_short: available < least };
-        self.gc.run_size.record(look, self.clock.monotonic_ns());
+        let (is_moving, groups) = (self.gc.is_moving(), self.groups_owed());
+        let look = Look { missing: of_tier, is_moving, is_short: available < least, groups };
+        self.gc.controller.record(look, self.clock.monotonic_ns());
         let backlog = self.runs.merge_backlog();
         self.gc.set_merge_share(merge_share(of_tier, backlog));
         let of_index = self.index_pressure();

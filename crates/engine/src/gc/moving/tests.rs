@@ -15,7 +15,7 @@ use crate::db::fixture::options;
 use crate::db::lower::tests::{Twins, alike};
 use crate::db::shared_table::expiring::Pass;
 use crate::gc::victims::{Chosen, Need};
-use crate::scheduler::run_size::Look;
+use crate::scheduler::controller::Look;
 use crate::space::Claim;
 use crate::{
     Db, Durability, ErrorKind, Expiry, Key, Options, Result, Schema, Snapshot, Table, Type, Value, row,
@@ -612,8 +612,8 @@ fn a_larger_move_waits_until_writers_outlast_it() {
     let table = db.create_table("t", Schema::new().field("f", Type::Bytes)).unwrap();
     let engine = table.engine();
     let least = engine.bytes_to_move(u64::MAX);
-    let lags = Look { missing: 1.0, is_moving: true, is_short: true };
-    (1..=10).for_each(|tick| engine.gc.run_size.record(lags, tick * 100_000_000));
+    let lags = Look { missing: 1.0, is_moving: true, is_short: true, groups: 0.0 };
+    (1..=10).for_each(|tick| engine.gc.controller.record(lags, tick * 100_000_000));
     assert_eq!(engine.bytes_to_move(u64::MAX), 4 * least, "there is room");
     let (row, mut sizes) = ([7; 4_000], Vec::new());
     for n in 0u64.. {
@@ -640,8 +640,8 @@ fn a_larger_move_takes_no_more_than_its_time() {
     let engine = table.engine();
     let least = engine.bytes_to_move(u64::MAX);
     let landing = engine.landing_extents();
-    let lags = Look { missing: 1.0, is_moving: true, is_short: true };
-    (1..=10).for_each(|tick| engine.gc.run_size.record(lags, tick * 100_000_000));
+    let lags = Look { missing: 1.0, is_moving: true, is_short: true, groups: 0.0 };
+    (1..=10).for_each(|tick| engine.gc.controller.record(lags, tick * 100_000_000));
     let is_at = |moves: [u64; 2], least_times: u64| {
         // The first time costs are not known; then they are the mean of what was and what is.
         (0..40).for_each(|_| engine.gc.record_move(moves[0], moves[1]));

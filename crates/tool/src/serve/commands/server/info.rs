@@ -258,6 +258,7 @@ pub fn metrics(server: &Server) -> Vec<(&'static str, u64)> {
     let metrics = db.metrics();
     let mut all = of_fast_tier(&metrics);
     all.extend(of_sealed_keys(&metrics));
+    all.extend(of_queues(&metrics));
     all.extend(of_sorted_tables(&metrics));
     all
 }
@@ -324,6 +325,18 @@ fn of_sealed_keys(metrics: &Metrics) -> Vec<(&'static str, u64)> {
     ]
 }
 
+/// Those of what waits behind writers.
+fn of_queues(metrics: &Metrics) -> Vec<(&'static str, u64)> {
+    let queues = &metrics.queues;
+    vec![
+        ("groups_max", queues.groups_max),
+        ("groups_owed_percent", queues.groups_owed_percent),
+        ("move_bytes", queues.move_bytes),
+        ("runs_max", queues.runs_max),
+        ("knob_turns", queues.knob_turns),
+    ]
+}
+
 /// Those of what there is below the log, and of how rows come there.
 fn of_sorted_tables(metrics: &Metrics) -> Vec<(&'static str, u64)> {
     let lower = &metrics.sorted_tables;
@@ -385,6 +398,7 @@ fn hedgerow(server: &Server, out: &mut String) -> std::fmt::Result {
     writeln!(out, "write_failure:{}", failure.map_or_else(String::new, |failure| failure.message))?;
     let Some(db) = server.keyspace.db() else { return Ok(()) };
     let metrics = db.metrics();
-    let mut all = of_fast_tier(&metrics).into_iter().chain(of_sealed_keys(&metrics));
+    let above = of_fast_tier(&metrics).into_iter();
+    let mut all = above.chain(of_sealed_keys(&metrics)).chain(of_queues(&metrics));
     all.try_for_each(|(name, value)| writeln!(out, "{name}:{value}"))
 }
