@@ -339,10 +339,16 @@ mod tests {
     fn what_was_packed_is_found() {
         let users: Vec<Vec<u8>> =
             (0..5_000u32).map(|n| format!("\0\0\0\x01user{n:020}").into_bytes()).collect();
-        let leaves = check(&users);
-        assert!(leaves * LEAF_BYTES <= users.len() * 28, "{leaves} leaves of {} keys", users.len());
+        let count = check(&users);
+        assert!(count * LEAF_BYTES <= users.len() * 28, "{count} leaves of {} keys", users.len());
         let numbers: Vec<Vec<u8>> = (0..3_000u64).map(|n| (n * 7919).to_be_bytes().to_vec()).collect();
         check(&numbers);
+        for keys in [&users, &numbers] {
+            let unused = |leaf: &[u8]| leaf.iter().rev().take_while(|byte| **byte == 0).count();
+            let full = leaves(keys);
+            let most = full[..full.len() - 1].iter().map(|(leaf, _)| unused(leaf)).max().unwrap();
+            assert!(most < LEAF_BYTES / 8, "{most} bytes of a leaf are not used");
+        }
         check(&[Vec::new()]);
         check(&[Vec::new(), vec![0], vec![0, 0], vec![1]]);
         let mut mixed: Vec<Vec<u8>> = (0..600usize).map(|n| vec![(n / 7) as u8; n * 53 % 1_900]).collect();

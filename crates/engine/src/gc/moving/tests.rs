@@ -657,6 +657,42 @@ fn a_larger_move_takes_no_more_than_its_time() {
     is_at([1_000_000_000, 3 * least], 3);
 }
 
+/// Files of a bounded size, however much moves: a merge takes one by one.
+#[test]
+fn what_moves_at_once_is_in_several_files() {
+    let mut tight = Tight::new();
+    let table = tight.table.take().unwrap();
+    let (runs, mut random) = (&table.engine().runs, Random::from_seed(1));
+    for n in 0..2_000u64 {
+        let text: String = (0..1_000).map(|_| char::from(b'a' + random.below(26) as u8)).collect();
+        table.put(&n, &row! { n: n as i64, text: text.as_str() }).unwrap();
+    }
+    table.engine().move_now();
+    let bytes: Vec<u64> = runs.current().files().iter().map(|sst| sst.file_bytes().unwrap()).collect();
+    assert_eq!(runs.current().runs().len(), 1);
+    assert!(bytes.len() > 4 && bytes.iter().all(|bytes| *bytes < 512 << 10), "{bytes:?}");
+}
+
+/// A collection that somebody asks for goes by what is, and leaves how much moves as it was.
+#[test]
+fn what_is_done_by_hand_leaves_the_size_of_moves() {
+    let (clock, sim) = (Clock::manual(1_000), CrashSim::new(CrashModel::Pages, FAST_BYTES));
+    let tiers = (FastTier::simulated(&sim), CapacityTier::simulated(&sim));
+    let db = Db::open_at(tiers, tight_options(false), clock.clone()).unwrap();
+    let table = db.create_table("t", Schema::new().field("n", Type::U64)).unwrap();
+    let size = &table.engine().gc.run_size;
+    let lags = Look { missing: 1.0, is_moving: true, is_short: true };
+    (1..=10).for_each(|tick| size.record(lags, tick * 100_000_000));
+    assert_eq!(size.eighths(), 4);
+    for n in 0..20u64 {
+        table.put(&n, &row! { n: n }).unwrap();
+        clock.advance_ms(200);
+        db.collect().unwrap();
+        db.move_rows(n % 2 == 0).unwrap();
+    }
+    assert_eq!(size.eighths(), 4);
+}
+
 /// Moves all that is there, and has `meanwhile` done between the look at what moves and the writing of it.
 fn move_and_meanwhile(engine: &Engine, meanwhile: impl FnOnce()) {
     {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use hedgerow_device::{CapacityTier, Clock, CrashModel, CrashSim, FastTier, Random};
 use hedgerow_row::key::read_key;
+use hedgerow_sim::eventually;
 
 use crate::db::fixture::options;
 use crate::db::lower::tests::{Twins, alike};
@@ -114,7 +115,9 @@ fn a_store_has_more_keys_than_its_index() {
             let engine = table.engine();
             // What is copied, and what has one older record less, is young again before it is sealed.
             assert!(engine.arena.bytes() <= INDEX_BYTES / 4 * 5, "{}", engine.arena.bytes());
-            assert!(table.shared().levels.sealed_rows() > KEYS / 2);
+            let levels = &table.shared().levels;
+            assert!(levels.sealed_rows() > KEYS / 2);
+            assert!(levels.filter_bytes() <= INDEX_BYTES / super::FILTERS_SHARE, "{}", levels.filter_bytes());
             assert_eq!(table.len(), model.len() as u64);
             let keys = |scan: crate::Scan| scan.map(|row| row.unwrap().key_as::<u64>().unwrap());
             assert!(keys(table.scan()).eq(model.keys().copied()));
@@ -407,6 +410,74 @@ fn leaves_of_merged_groups_stay_as_long_as_somebody_looks() {
     drop(guard);
     log.free_retired_leaves();
     assert_eq!(log.leaf_extents(), 1);
+}
+
+/// What seals, merges, moves or collects may take as long as it likes: no call waits for it. And reads wait for no writer.
+#[test]
+fn calls_wait_for_nothing_that_goes_on_beside_them() {
+    let (_clock, db, table) = store_with_clock();
+    (0..100u64).for_each(|key| table.put(&key, &row! { n: key }).unwrap());
+    let engine = table.engine();
+    engine.move_now();
+    (50..100u64).for_each(|key| table.put(&key, &row! { n: key }).unwrap());
+    assert_eq!(engine.seal_now(9), 50);
+    (90..100u64).for_each(|key| table.put(&key, &row! { n: key }).unwrap());
+    let gc = &engine.gc;
+    let work = || {
+        let steps = [&gc.sealing, &gc.merging_groups, &gc.moving, &gc.settling].map(|of| of.lock());
+        (steps, gc.lock.write(), engine.runs.hold_off_edits())
+    };
+    let read = || {
+        let n_of = |key: u64| table.get_field(&key, "n").unwrap().map(|n| n.borrow().as_u64().unwrap());
+        assert!((0..100).all(|key| n_of(key) == Some(key)), "below, sealed or young");
+        assert_eq!((table.scan().count(), db.snapshot().scan(&table).count()), (100, 100));
+    };
+    let write = || {
+        table.put(&1u64, &row! { n: 1u64 }).unwrap();
+        table.update(&60u64, &row! { n: 60u64 }).unwrap();
+        assert!(table.delete(&2u64).unwrap());
+        let mut batch = Batch::new();
+        batch.put(&table, &2u64, &row! { n: 2u64 }).unwrap();
+        db.write(&batch).unwrap();
+    };
+    std::thread::scope(|scope| {
+        let _work = work();
+        let calls = scope.spawn(|| (write(), read()));
+        eventually("calls return while others are at work", || calls.is_finished());
+    });
+    let snapshot = db.snapshot();
+    std::thread::scope(|scope| {
+        let _locked = (work(), engine.log.every_appender());
+        let reads = scope.spawn(|| {
+            let of_snapshot = |key: u64| snapshot.get(&table, &key).unwrap().is_some();
+            assert!((0..100).all(|key| table.exists(&key).unwrap() && of_snapshot(key)));
+            assert_eq!((table.scan().count(), snapshot.scan(&table).count()), (100, 100));
+        });
+        eventually("reads return while a writer is at work", || reads.is_finished());
+    });
+}
+
+/// Each group is one more to be asked, where the filter does not know: where merging them does not keep up no more come.
+#[test]
+fn a_table_of_too_many_groups_gets_no_more_before_they_are_merged() {
+    let (_sim, _db, table) = few_sealed();
+    let (engine, levels) = (table.engine(), &table.shared().levels);
+    for key in 1_001..1_000 + super::GROUPS_HELD_AT as u64 {
+        table.put(&key, &row! { n: key }).unwrap();
+        engine.seal_now(usize::MAX);
+    }
+    let mut keys = 2_000u64..;
+    while levels.young_bytes() < INDEX_BYTES * 5 / 8 {
+        keys.by_ref().take(100).for_each(|key| table.put(&key, &row! { n: key }).unwrap());
+    }
+    let (groups, young) = (levels.groups().l0().len(), levels.young_keys());
+    assert_eq!(groups, super::GROUPS_HELD_AT);
+    engine.seal_if_wanted().unwrap();
+    assert_eq!((levels.groups().l0().len(), levels.young_keys()), (groups, young));
+    engine.merge_groups_where_wanted().unwrap();
+    assert!(levels.groups().l0().is_empty());
+    engine.seal_if_wanted().unwrap();
+    assert!(levels.young_keys() < young / 2 && levels.groups().l0().len() == 1);
 }
 
 mod pressure;
