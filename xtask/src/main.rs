@@ -6,6 +6,7 @@
 #![allow(clippy::disallowed_methods, reason = "chores touch files and clocks")]
 
 mod imports;
+mod named_tests;
 mod refused;
 mod steps;
 mod tidy;

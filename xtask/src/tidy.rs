@@ -1,8 +1,9 @@
 //! House rules that no other tool checks. Reads source as text, relying on rustfmt's layout.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use crate::Outcome;
+use crate::{Outcome, named_tests};
 
 /// Lines in a file, and in a file of tests.
 const FILE_LINES_MAX: usize = 900;
@@ -33,6 +34,7 @@ const REQUIRED: &[&str] = &[
     "LICENSE-APACHE",
     "docs/reading-order.md",
     "docs/durability.md",
+    named_tests::DOCUMENT,
     "docs/formats.md",
     "docs/operating.md",
 ];
@@ -105,13 +107,14 @@ const REPLACED_TYPES: &[(&str, &[&str])] = &[
 
 pub(crate) fn run(root: &Path) -> Outcome {
     let mut problems = Vec::new();
-    let mut persist_tags = 0;
+    let (mut persist_tags, mut tests) = (0, BTreeSet::new());
     for path in sources(root) {
         let shown = path.strip_prefix(root).unwrap_or(&path).display().to_string();
         match std::fs::read_to_string(&path) {
             Ok(text) => {
                 persist_tags += text.matches("PERSIST:").count();
                 check_source(&shown, &text, &mut problems);
+                named_tests::collect(&shown, &text, &mut tests);
             }
             Err(error) => problems.push(format!("{shown}: {error}")),
         }
@@ -125,6 +128,8 @@ pub(crate) fn run(root: &Path) -> Outcome {
         problems.push(format!("{name} is missing"));
     }
     check_documents(root, &mut problems);
+    let defects = std::fs::read_to_string(root.join(named_tests::DOCUMENT)).unwrap_or_default();
+    named_tests::check(&defects, &tests, &mut problems);
     crate::imports::check(root, &mut problems);
     problems.iter().for_each(|problem| println!("{problem}"));
     match problems.len() {

@@ -1,0 +1,81 @@
+//! Tests that a document names are there: the page of defects says nothing that no test shows any more.
+//!
+//! Owns what a test is called on that page: `hedgerow::` and its module as cargo prints it, or `integration::` and its file, and the name of its function. Promises to tell of each name
+//! for which there is no such test. Must not know what a test shows.
+
+use std::collections::BTreeSet;
+
+/// The document, from the root.
+pub(crate) const DOCUMENT: &str = "docs/defects.md";
+/// Where tests are that it may name, and what their names begin with there.
+const PLACES: &[(&str, &str)] =
+    &[("crates/engine/src/", "hedgerow::"), ("crates/engine/tests/integration/", "integration::")];
+
+/// Adds the tests of a file to those that may be named.
+pub(crate) fn collect(path: &str, text: &str, tests: &mut BTreeSet<String>) {
+    let place = PLACES.iter().find_map(|(place, begin)| Some((path.strip_prefix(place)?, begin)));
+    let Some((file, begin)) = place else { return };
+    let module = file.trim_end_matches(".rs").replace('/', "::");
+    let (mut within, mut is_test) = ("", false);
+    for line in text.lines().map(str::trim) {
+        match line {
+            "mod tests {" => within = "tests::",
+            "#[test]" => is_test = true,
+            _ => {}
+        }
+        if let Some(name) = line.strip_prefix("fn ").and_then(|rest| rest.split('(').next())
+            && std::mem::take(&mut is_test)
+        {
+            tests.insert(format!("{begin}{module}::{within}{name}"));
+        }
+    }
+}
+
+/// Each name of a test in the document is one of those that there are, and there are names at all.
+pub(crate) fn check(document: &str, tests: &BTreeSet<String>, problems: &mut Vec<String>) {
+    let is_name = |word: &&str| PLACES.iter().any(|(_, begin)| word.starts_with(begin) && word != begin);
+    let mut names = document.split('`').skip(1).step_by(2).filter(is_name).peekable();
+    if names.peek().is_none() {
+        problems.push(format!("{DOCUMENT}: names no test"));
+    }
+    for name in names.filter(|name| !tests.contains(*name)) {
+        problems.push(format!("{DOCUMENT}: there is no test {name}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problems_of(document: &str) -> Vec<String> {
+        let (mut tests, mut problems) = (BTreeSet::new(), Vec::new());
+        let inline = "#[cfg(test)]\nmod tests {\n    #[test]\n    fn one() {\n    fn made() {\n";
+        collect("crates/engine/src/gc/many.rs", inline, &mut tests);
+        collect("crates/engine/src/gc/tests.rs", "#[test]\nfn two() {\n", &mut tests);
+        collect("crates/engine/tests/integration/kill.rs", "#[test]\n#[ignore]\nfn three() {\n", &mut tests);
+        collect("crates/tool/src/serve.rs", "#[test]\nfn elsewhere() {\n", &mut tests);
+        check(document, &tests, &mut problems);
+        problems
+    }
+
+    #[test]
+    fn tests_that_are_there_may_be_named() {
+        let all = "`hedgerow::gc::many::tests::one`, `hedgerow::gc::tests::two`<br>`integration::kill::three`; `gc.rs`, `hedgerow::`";
+        assert_eq!(problems_of(all), [""; 0]);
+    }
+
+    #[test]
+    fn a_name_without_a_test_is_told() {
+        for name in [
+            "hedgerow::gc::many::tests::made",
+            "hedgerow::gc::many::one",
+            "hedgerow::gc::tests::one",
+            "hedgerow::serve::elsewhere",
+            "integration::kill::two",
+        ] {
+            let expected = format!("docs/defects.md: there is no test {name}");
+            assert_eq!(problems_of(&format!("`{name}` and `hedgerow::gc::tests::two`")), [expected]);
+        }
+        assert_eq!(problems_of("`gc.rs`").len(), 1, "a page without names is not what it was");
+    }
+}
