@@ -17,6 +17,8 @@ struct Cli {
 enum Command {
     /// Serves a store to Redis clients.
     Serve(crate::serve::Args),
+    /// Shows a running server in the terminal: what it does, how full it is, what it has still to do.
+    Top(crate::top::TopArgs),
     /// Measures a store.
     Bench(crate::bench::Args),
     /// Shows what is in a store, without changing it.
@@ -46,6 +48,7 @@ pub fn run() -> ExitCode {
     };
     let outcome = match command {
         Command::Serve(args) => crate::serve::run(args),
+        Command::Top(args) => crate::top::run(args),
         Command::Bench(args) => crate::bench::run(args),
         Command::Inspect(args) => crate::inspect::run(args),
         Command::Check(args) => crate::check::run(args),

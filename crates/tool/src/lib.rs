@@ -1,4 +1,4 @@
-//! The `hedgerow` command, as a library: `serve`, `bench`, `inspect`, `check`, `backup`, `restore`, `repair`, `export`, `import`.
+//! The `hedgerow` command, as a library: `serve`, `bench`, `inspect`, `check`, `backup`, `restore`, `repair`, `export`, `import`, `top`.
 #![allow(
     clippy::disallowed_methods,
     reason = "clocks, threads and files of the server and the benchmark are never simulated"
@@ -15,4 +15,5 @@ pub mod process;
 pub mod repair;
 pub mod serve;
 pub mod store_url;
+pub mod top;
 pub mod transfer;

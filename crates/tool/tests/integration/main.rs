@@ -21,5 +21,6 @@ mod read_only;
 mod semantics;
 mod slow_pairs;
 mod sorted_tables;
+mod top;
 mod transactions;
 mod transfer;

@@ -1,0 +1,240 @@
+//! `hedgerow top`: what it shows of a server, as text and in a terminal, and what it says where there is none.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use hedgerow_sim::{eventually, skip};
+use hedgerow_tool::top::client::{RespClient, ServerAddress};
+use hedgerow_tool::top::rates::CounterRates;
+
+use crate::client::{Program, Server, Store, TempDir};
+
+/// One picture as text.
+fn once(port: u16, options: &[&str], password: Option<&str>) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hedgerow"));
+    command.args(["top", "--interval", "100ms", "--port", &port.to_string()]).args(options);
+    command.env_remove("REDISCLI_AUTH").stdin(Stdio::null());
+    if let Some(password) = password {
+        command.env("REDISCLI_AUTH", password);
+    }
+    command.output().unwrap()
+}
+
+fn picture(output: &Output) -> String {
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+/// The one line of a failure.
+fn failure(output: &Output) -> String {
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0), "{output:?}");
+    let text = String::from_utf8(output.stderr.clone()).unwrap();
+    assert_eq!(text.lines().count(), 1, "{text}");
+    text.trim_end().strip_prefix("hedgerow: ").unwrap().to_string()
+}
+
+fn row<'t>(picture: &'t str, name: &str) -> &'t str {
+    let found = picture.lines().find(|line| line.starts_with(name));
+    found.unwrap_or_else(|| panic!("no {name} in\n{picture}"))
+}
+
+#[test]
+fn a_picture_shows_the_figures_of_the_server() {
+    let server = Server::start(&["--fast-bytes-max", "64mb", "--index-bytes-max", "8mb"]);
+    let mut client = server.client();
+    (0..300).for_each(|i| drop(client.run(&format!("HSET users:{i} name n age 3"))));
+    // Standard output is no terminal here, so one picture it is.
+    let picture = picture(&once(server.address.port(), &[], None));
+    let version = env!("CARGO_PKG_VERSION");
+    assert!(picture.starts_with(&format!("hedgerow {version}  {}  up ", server.address)), "{picture}");
+    assert!(row(&picture, "clients").starts_with("clients  2  memory "), "{picture}");
+    assert!(row(&picture, "clients").ends_with("  rows 300  tables 1"), "{picture}");
+    assert!(row(&picture, "index").contains(" of 8.00M"), "{picture}");
+    assert!(row(&picture, "log").contains(" of 64.0M  live "), "{picture}");
+    assert!(row(&picture, "sorted").contains(" 0B without limit  rows 0  runs 0"), "{picture}");
+    // It asks itself, so something is done.
+    assert!(
+        row(&picture, "commands").ends_with("/s") && row(&picture, "busiest").contains("info "),
+        "{picture}"
+    );
+    assert_eq!(row(&picture, "reads").split_whitespace().nth(1), Some("0/s"), "{picture}");
+    assert!(row(&picture, "throttle").starts_with("throttle none  writers slept 0us/s"), "{picture}");
+}
+
+#[test]
+fn what_a_store_of_pairs_does_not_count_is_not_shown_as_zero() {
+    let server = Store::Pairs.start(&[]);
+    server.client().run("SET key value");
+    let picture = picture(&once(server.address.port(), &["--once"], None));
+    assert!(row(&picture, "clients").ends_with("  rows -  tables -"), "{picture}");
+    assert!(row(&picture, "index").ends_with("-  - of -  finds groups -"), "{picture}");
+    assert!(row(&picture, "throttle").contains("-  writers slept -"), "{picture}");
+    assert!(row(&picture, "commands").ends_with("/s"), "{picture}");
+}
+
+#[test]
+fn passwords_are_asked_for_and_not_told() {
+    let server = Server::start(&["--requirepass", "open sesame"]);
+    let port = server.address.port();
+    let wanted = failure(&once(port, &["--once"], None));
+    assert_eq!(wanted, format!("{} wants a password: --password, or REDISCLI_AUTH", server.address));
+    let refused = failure(&once(port, &["--once", "--password", "guess"], None));
+    assert!(refused.starts_with(&format!("{} refuses the password: WRONGPASS", server.address)), "{refused}");
+    assert!(!refused.contains("guess"), "{refused}");
+    for output in [
+        once(port, &["--once", "--password", "open sesame"], None),
+        once(port, &["--once"], Some("open sesame")),
+        once(port, &["--once", "--password", "open sesame"], Some("guess")),
+    ] {
+        assert!(row(&picture(&output), "clients").starts_with("clients  1"));
+    }
+    // Who wants none is content with any.
+    let open = Server::start(&[]);
+    picture(&once(open.address.port(), &["--once", "--password", "guess"], None));
+}
+
+#[test]
+fn where_no_server_answers_one_line_says_so() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let other = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.write_all(b"SSH-2.0-OpenSSH_9.9\r\n").unwrap();
+        // Until the other side has gone; nobody listens from then on.
+        std::io::copy(&mut stream, &mut std::io::sink()).ok();
+    });
+    let strange = failure(&once(port, &[], None));
+    assert!(strange.contains("this is not the Redis protocol: \"SSH-2.0-OpenSSH_9.9\""), "{strange}");
+    other.join().unwrap();
+    let refused = failure(&once(port, &[], None));
+    assert!(refused.starts_with(&format!("no connection to 127.0.0.1:{port}: ")), "{refused}");
+    let unknown = failure(&once(port, &["--host", "nowhere.invalid"], None));
+    assert!(unknown.starts_with(&format!("no connection to nowhere.invalid:{port}: ")), "{unknown}");
+    for wrong in [["--interval", "1"], ["--interval", "1ms"], ["--port", "66000"]] {
+        let output = once(port, &wrong, None);
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{output:?}");
+    }
+}
+
+#[test]
+fn rates_survive_a_reset_of_the_counters() {
+    let server = Server::start(&[]);
+    let mut client = server.client();
+    let address = ServerAddress::new("127.0.0.1".into(), server.address.port(), None);
+    let mut asking = RespClient::connect(&address).unwrap();
+    let mut look = || {
+        // What is closer together is not compared.
+        std::thread::sleep(Duration::from_millis(20));
+        asking.sample().unwrap()
+    };
+    let (first, second) = (look(), look());
+    (0..50).for_each(|i| drop(client.run(&format!("SET key{i} v"))));
+    let third = look();
+    assert_eq!(client.run("CONFIG RESETSTAT"), "OK");
+    // More than there were before, so that the total alone would not show it.
+    (0..200).for_each(|i| drop(client.run(&format!("SET key{i} v"))));
+    let fourth = look();
+    let puts = |rates: &CounterRates| rates.sum(&["puts", "updates"]).unwrap();
+    let counted = CounterRates::between(second.clone(), third.clone()).unwrap();
+    let commands = counted.of("total_commands_processed").unwrap();
+    assert!(commands > puts(&counted) && puts(&counted) > 0.0, "{commands}");
+    assert!(third.number("total_commands_processed") < fourth.number("total_commands_processed"));
+    let reset = CounterRates::between(third, fourth).unwrap();
+    assert_eq!((reset.of("total_commands_processed"), reset.commands().len()), (None, 0));
+    assert!(puts(&reset) > 0.0);
+    drop(server);
+    let other = Server::start(&[]);
+    let address = ServerAddress::new("127.0.0.1".into(), other.address.port(), None);
+    let elsewhere = RespClient::connect(&address).unwrap().sample().unwrap();
+    assert!(CounterRates::between(first, elsewhere).is_none());
+}
+
+/// The program in a terminal of its own, by `script` of util-linux.
+struct InTerminal {
+    script: Child,
+    seen: Arc<Mutex<Vec<u8>>>,
+}
+
+impl InTerminal {
+    fn start(line: &str) -> InTerminal {
+        let mut script = Command::new("script")
+            .args(["-qec", line, "/dev/null"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (mut stdout, seen) = (script.stdout.take().unwrap(), Arc::new(Mutex::new(Vec::new())));
+        let seeing = Arc::clone(&seen);
+        std::thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            while let Ok(count @ 1..) = stdout.read(&mut bytes) {
+                seeing.lock().unwrap().extend_from_slice(&bytes[..count]);
+            }
+        });
+        InTerminal { script, seen }
+    }
+
+    fn press(&mut self, keys: &str) {
+        self.script.stdin.as_mut().unwrap().write_all(keys.as_bytes()).unwrap();
+    }
+
+    /// What was painted from there on.
+    fn since(&self, from: usize) -> String {
+        String::from_utf8_lossy(&self.seen.lock().unwrap()[from..]).into_owned()
+    }
+
+    fn wait_for(&self, from: usize, text: &str) -> usize {
+        eventually(&format!("{text:?} is shown"), || self.since(from).contains(text));
+        self.seen.lock().unwrap().len()
+    }
+}
+
+impl Drop for InTerminal {
+    fn drop(&mut self) {
+        drop(self.script.kill());
+        drop(self.script.wait());
+    }
+}
+
+#[test]
+fn a_terminal_shows_the_server_going_away_and_coming_back_and_is_given_back() {
+    let version = Command::new("script").arg("--version").output();
+    if !version.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains("util-linux")) {
+        return skip("there is no `script` of util-linux to have a terminal by");
+    }
+    let (dir, files) = (TempDir::new(), TempDir::new());
+    let server = Program::spawn(dir.path(), &[]);
+    let (address, port) = (server.address.to_string(), server.address.port());
+    let (before, after) = (files.path().join("before"), files.path().join("after"));
+    let top = format!("{} top --interval 100ms --port {port}", env!("CARGO_BIN_EXE_hedgerow"));
+    let (b, a) = (before.display(), after.display());
+    let line = format!("stty rows 24 cols 80; stty -a > {b}; {top}; status=$?; stty -a > {a}; exit $status");
+    let mut terminal = InTerminal::start(&line);
+    terminal.wait_for(0, "\x1b[?1049h");
+    terminal.wait_for(0, "q quit");
+    assert!(std::fs::read_to_string(&before).unwrap().contains(" icanon"));
+    server.kill();
+    let gone = terminal.wait_for(0, "trying again: no connection to ");
+    let server = Program::spawn(dir.path(), &["--listen", &address]);
+    // The row that said so has its clients again.
+    let back = terminal.wait_for(gone, "clients");
+    terminal.press("h");
+    let helped = terminal.wait_for(back, "quits; so do Esc");
+    terminal.press("q");
+    let begun = Instant::now();
+    let status = loop {
+        if let Some(status) = terminal.script.try_wait().unwrap() {
+            break status;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60), "it does not quit: {}", terminal.since(helped));
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    assert!(status.success(), "{status}");
+    terminal.wait_for(helped, "\x1b[?1049l\x1b[?25h");
+    let [before, after] = [before, after].map(|file| std::fs::read_to_string(file).unwrap());
+    assert_eq!(before, after);
+    server.kill();
+}
