@@ -3,7 +3,7 @@
 //! Owns the command's options and the order of its phases. The work is in the modules: [`workload`] (what is done),
 //! [`distribution`] (to which records), [`row`] (with which bytes, and how they are checked), [`store`] (on what), [`setting`] (with what switched off),
 //! [`driver`] (how it is timed), [`process`] (what it used), [`report`] (how it is told). [`focus`] repeats a paper's
-//! experiments with them and draws [`chart`]s. The comparison with other engines
+//! experiments with them, on what [`paper`] has for such suites, and draws [`chart`]s. The comparison with other engines
 //! (`compare/`) uses the same modules.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -12,6 +12,7 @@ pub mod chart;
 pub mod distribution;
 pub mod driver;
 pub mod focus;
+pub mod paper;
 pub mod process;
 pub mod report;
 pub mod row;
@@ -69,7 +70,7 @@ enum Suite {
         settings: Settings,
     },
     /// The experiments of the FOCUS paper, as a report with charts.
-    Focus(focus::Args),
+    Focus(paper::PaperArgs),
 }
 
 /// What a measurement is made with; the same for all suites.

@@ -12,7 +12,6 @@ pub(super) const TYPES_DEFINED_TWICE: &[(&str, &[&str])] = &[
         "Args",
         &[
             "crates/tool/src/bench",
-            "crates/tool/src/bench/focus",
             "crates/tool/src/check",
             "crates/tool/src/inspect",
             "crates/tool/src/repair",

@@ -25,6 +25,8 @@ pub enum Unit {
     Times,
     /// A part of a whole, from 0 to 1.
     Share,
+    /// Just so many.
+    Number,
 }
 
 impl Unit {
@@ -37,6 +39,7 @@ impl Unit {
             Unit::Bytes if number < 1e6 => format!("{} KB", plain(number / 1e3)),
             Unit::Bytes => format!("{} MB", plain(number / 1e6)),
             Unit::Seconds => format!("{} s", plain(number)),
+            Unit::Number => plain(number),
             Unit::Times => format!("{number:.2}x"),
             Unit::Share => format!("{} %", plain((number * 1000.0).round() / 10.0)),
         }
@@ -51,7 +54,7 @@ impl Unit {
             Unit::Microseconds if number >= 1e3 => format!("{} ms", plain(number / 1e3)),
             Unit::Microseconds => format!("{} us", plain(number)),
             Unit::Bytes | Unit::Share => self.show(number),
-            Unit::Rate | Unit::Seconds | Unit::Times => plain(number),
+            Unit::Rate | Unit::Seconds | Unit::Times | Unit::Number => plain(number),
         }
     }
 }
@@ -103,6 +106,21 @@ pub struct Point {
     pub y: f64,
     /// What to write at a bar instead of `y`, and beside `y` on hover.
     pub label: Option<String>,
+    /// The least and the most of several measurements of `y`, drawn as a whisker.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spread: Option<[f64; 2]>,
+}
+
+impl Point {
+    /// A number that was measured once.
+    pub fn new(x: f64, y: f64) -> Point {
+        Point { x, y, label: None, spread: None }
+    }
+
+    /// The same, with words to it.
+    pub fn labelled(self, label: impl Into<String>) -> Point {
+        Point { label: Some(label.into()), ..self }
+    }
 }
 
 /// Points of one colour.
@@ -117,7 +135,7 @@ pub struct Series {
 impl Series {
     /// A series over names: the numbers in their order, those that are none left out.
     pub fn over_names(name: &str, numbers: impl IntoIterator<Item = Option<f64>>) -> Series {
-        let point = |(x, y): (usize, Option<f64>)| y.map(|y| Point { x: x as f64, y, label: None });
+        let point = |(x, y): (usize, Option<f64>)| y.map(|y| Point::new(x as f64, y));
         Series { name: name.into(), points: numbers.into_iter().enumerate().filter_map(point).collect() }
     }
 }
@@ -168,7 +186,7 @@ pub const STYLE: &str = "
 .chart .mark{stroke:var(--s4);stroke-width:1.5;stroke-dasharray:4 3;fill:none}.chart .line{fill:none;stroke-width:2;stroke-linejoin:round}
 .chart .hit{fill:transparent;stroke:none}.chart .bar:hover,.chart g:hover .dot{opacity:.75}
 .chart .s0{--c:var(--s0)}.chart .s1{--c:var(--s1)}.chart .s2{--c:var(--s2)}.chart .s3{--c:var(--s3)}.chart .s4{--c:var(--s4)}.chart .s5{--c:var(--s5)}
-.chart .bar,.chart .dot{fill:var(--c)}.chart .line{stroke:var(--c)}
+.chart .bar,.chart .dot{fill:var(--c)}.chart .line{stroke:var(--c)}.chart .spread{stroke:var(--ink);stroke-width:1.2;fill:none}
 ";
 
 /// Colours there are.
@@ -227,11 +245,11 @@ impl Chart {
         svg
     }
 
+    /// All that is drawn, whiskers too.
     fn numbers(&self) -> impl Iterator<Item = f64> {
-        self.series
-            .iter()
-            .flat_map(|series| series.points.iter().map(|point| point.y))
-            .filter(|y| y.is_finite())
+        let points = self.series.iter().flat_map(|series| &series.points);
+        let drawn = points.flat_map(|point| [point.y].into_iter().chain(point.spread.into_iter().flatten()));
+        drawn.filter(|y| y.is_finite())
     }
 }
 
@@ -358,7 +376,24 @@ impl Plot<'_> {
             Across::Numbers(unit) => unit.show(point.x),
         };
         let label = point.label.as_ref().map_or(String::new(), |label| format!(" ({label})"));
-        escape(&format!("{place} \u{b7} {}: {}{label}", series.name, self.chart.unit.show(point.y)))
+        let show = |number| self.chart.unit.show(number);
+        let spread = point.spread.map_or(String::new(), |[least, most]| {
+            format!(", {} to {} in several rounds", show(least), show(most))
+        });
+        escape(&format!("{place} \u{b7} {}: {}{label}{spread}", series.name, show(point.y)))
+    }
+
+    /// A whisker from the least to the most, where there is one.
+    fn whisker(&self, svg: &mut String, x: f64, point: &Point) {
+        let Some([least, most]) = point.spread.filter(|spread| spread.iter().all(|end| end.is_finite()))
+        else {
+            return;
+        };
+        let (low, high, left) = (self.y(least), self.y(most), x - 3.0);
+        let _ = writeln!(
+            svg,
+            r#"<path class="spread" d="M{x:.1} {low:.1}V{high:.1}M{left:.1} {low:.1}h6M{left:.1} {high:.1}h6"/>"#
+        );
     }
 
     fn bars(&self, svg: &mut String) {
@@ -377,7 +412,9 @@ impl Plot<'_> {
                     bar - 2.0,
                 );
                 let text = point.label.clone().unwrap_or_else(|| self.chart.unit.show(point.y));
-                self.bar_value(svg, &text, (x, y), bar);
+                self.whisker(svg, x + bar / 2.0, point);
+                let top = point.spread.map_or(y, |[_, most]| self.y(most).min(y));
+                self.bar_value(svg, &text, (x, top), bar);
             }
         }
     }
@@ -411,6 +448,7 @@ impl Plot<'_> {
                 let _ = writeln!(svg, r#"<polyline class="line s{colour}" points="{}"/>"#, path.join(" "));
             }
             for point in &points {
+                self.whisker(svg, self.x(point.x), point);
                 let (x, y, hover) = (self.x(point.x), self.y(point.y), self.hover(series, point));
                 let dot = match points.len() {
                     0..=DOTS_MAX => {

@@ -91,17 +91,70 @@ pub struct Window {
     /// Reads that found their row in the store's row cache, of all in this stretch; none where there were none to count.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hit_ratio: Option<f64>,
+    /// What the process used in this stretch; none where nobody looked at its end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub used: Option<WindowUsage>,
 }
 
-/// Reads since the store was opened that its row cache had the row of, and those it had not: at the start of a phase and at the
-/// end of each window.
-type CacheCourse = Vec<Option<(u64, u64)>>;
+/// What the process used in a stretch of a phase: all of it, background work and harness included.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct WindowUsage {
+    /// Processors kept busy.
+    pub processors: f64,
+    /// Bytes a second dirtied in files, by the kernel's account.
+    pub written_per_s: f64,
+    /// Bytes a second fetched from storage, by the kernel's account.
+    pub read_per_s: f64,
+    /// Bytes a second put into the log, by the store's account and to a segment; 0 where it has none.
+    pub log_per_s: f64,
+    /// Bytes a second that moved or merged below the log, by the store's account; 0 where it has none.
+    pub below_log_per_s: f64,
+}
+
+/// The process and its store at one moment of a phase.
+struct Sample {
+    at: Duration,
+    usage: Usage,
+    /// Reads since the store was opened that its row cache had the row of, and those it had not.
+    cache: Option<(u64, u64)>,
+    log: u64,
+    below_log: u64,
+}
+
+impl Sample {
+    fn take(at: Duration, store: &dyn BenchStore) -> Result<Sample, String> {
+        Ok(Sample {
+            at,
+            usage: Usage::now()?,
+            cache: store.cache_reads(),
+            log: store.log_bytes().unwrap_or(0),
+            below_log: store.below_log_bytes().unwrap_or(0),
+        })
+    }
+}
+
+/// At the start of a phase and at the end of each window.
+type Samples = Vec<Sample>;
 
 /// The share of hits from one moment to another.
-fn hit_ratio(course: &[Option<(u64, u64)>]) -> Option<f64> {
-    let [Some((hits, misses)), Some((hits_then, misses_then))] = *course else { return None };
+fn hit_ratio(from: &Sample, to: &Sample) -> Option<f64> {
+    let ((hits, misses), (hits_then, misses_then)) = (from.cache?, to.cache?);
     let (hits, misses) = (hits_then - hits, misses_then - misses);
     (hits + misses > 0).then(|| hits as f64 / (hits + misses) as f64)
+}
+
+/// What was used from one moment to another.
+fn used(from: &Sample, to: &Sample) -> Option<WindowUsage> {
+    let seconds = to.at.saturating_sub(from.at).as_secs_f64();
+    // What the store accounts for by estimate may shrink a little.
+    let rate = |from: u64, to: u64| to.saturating_sub(from) as f64 / seconds;
+    (seconds > 0.0).then(|| WindowUsage {
+        processors: to.usage.cpu.saturating_sub(from.usage.cpu).as_secs_f64() / seconds,
+        written_per_s: rate(from.usage.bytes_written, to.usage.bytes_written),
+        read_per_s: rate(from.usage.bytes_read, to.usage.bytes_read),
+        log_per_s: rate(from.log, to.log),
+        below_log_per_s: rate(from.below_log, to.below_log),
+    })
 }
 
 /// How far a running phase is.
@@ -191,7 +244,7 @@ pub fn run_phase_by_window(
     let phase = Phase::new(store, shape, population, plan, window);
     let mut per_second = Vec::new();
     let neighbours = Neighbours::watch()?;
-    let mut course = CacheCourse::new();
+    let mut course = Samples::new();
     let results = phase.run(&mut per_second, &mut course, watch)?;
     let neighbours = neighbours.processors()?;
     let rest = Instant::now();
@@ -227,7 +280,7 @@ pub fn run_phase_by_window(
 /// Puts the threads' windows together. A last one shorter than half is left out.
 fn windows(
     results: &[ThreadResult],
-    course: &CacheCourse,
+    course: &Samples,
     length: Duration,
     elapsed: Duration,
 ) -> Result<Vec<Window>, String> {
@@ -252,7 +305,8 @@ fn windows(
             p99_us: microseconds(0.99),
             p999_us: microseconds(0.999),
             max_us: latencies.max() as f64 / 1000.0,
-            hit_ratio: course.get(at..at + 2).and_then(hit_ratio),
+            hit_ratio: course.get(at).zip(course.get(at + 1)).and_then(|(from, to)| hit_ratio(from, to)),
+            used: course.get(at).zip(course.get(at + 1)).and_then(|(from, to)| used(from, to)),
         });
     }
     Ok(windows)
@@ -354,6 +408,7 @@ impl<'a> Phase<'a> {
     ) -> Phase<'a> {
         let (operations, seconds) = match plan.workload.extent {
             Extent::Records => (plan.records, f64::INFINITY),
+            Extent::Pass => (population.existing(plan.threads), f64::INFINITY),
             Extent::Asked => (plan.operations, plan.seconds),
         };
         Phase {
@@ -375,7 +430,7 @@ impl<'a> Phase<'a> {
     fn run(
         &self,
         per_second: &mut Vec<u64>,
-        course: &mut CacheCourse,
+        course: &mut Samples,
         watch: &mut dyn FnMut(Progress),
     ) -> Result<Vec<ThreadResult>, String> {
         let results = std::thread::scope(|scope| {
@@ -389,7 +444,7 @@ impl<'a> Phase<'a> {
                 })
                 .collect();
             self.barrier.wait();
-            self.watch(per_second, course, watch);
+            self.watch(per_second, course, watch).unwrap_or_else(|error| self.fail(error));
             threads.into_iter().map(|thread| thread.join()).collect::<Vec<_>>()
         });
         let failure = self.failure.lock().ok().and_then(|mut failure| failure.take());
@@ -407,20 +462,25 @@ impl<'a> Phase<'a> {
         }
     }
 
-    fn watch(&self, per_second: &mut Vec<u64>, course: &mut CacheCourse, watch: &mut dyn FnMut(Progress)) {
+    fn watch(
+        &self,
+        per_second: &mut Vec<u64>,
+        course: &mut Samples,
+        watch: &mut dyn FnMut(Progress),
+    ) -> Result<(), String> {
         const STEP: Duration = Duration::from_millis(100);
         let start = Instant::now();
         let mut counted = 0;
         let mut tick = 1;
         let mut last_done = 0;
-        self.follow_cache(Duration::ZERO, course);
+        self.follow(Duration::ZERO, course)?;
         while self.finished.load(Ordering::Acquire) < self.plan.threads as u64 {
             let next = STEP * tick;
             let next_window = self.window.map_or(next, |length| length * course.len() as u32);
             // Short steps at first, so that a phase that is over at once is not waited for.
             let wait = next.min(next_window).saturating_sub(start.elapsed());
             std::thread::sleep(wait.min(Duration::from_millis(10)));
-            self.follow_cache(start.elapsed(), course);
+            self.follow(start.elapsed(), course)?;
             if start.elapsed() < next {
                 continue;
             }
@@ -439,16 +499,17 @@ impl<'a> Phase<'a> {
         }
         // The last window may have ended with the phase.
         if self.window.is_some() {
-            course.push(self.store.cache_reads());
+            course.push(Sample::take(start.elapsed(), self.store)?);
         }
+        Ok(())
     }
 
-    /// Looks at the cache's counts at the start and where a window has ended.
-    fn follow_cache(&self, elapsed: Duration, course: &mut CacheCourse) {
-        let Some(length) = self.window else { return };
-        if elapsed >= length * course.len() as u32 {
-            course.push(self.store.cache_reads());
+    /// Looks at the process and the store at the start and where a window has ended.
+    fn follow(&self, elapsed: Duration, course: &mut Samples) -> Result<(), String> {
+        if self.window.is_some_and(|length| elapsed >= length * course.len() as u32) {
+            course.push(Sample::take(elapsed, self.store)?);
         }
+        Ok(())
     }
 
     fn run_thread(&self, thread: usize) -> Result<ThreadResult, String> {
@@ -515,6 +576,7 @@ impl<'a> Phase<'a> {
             source: RowSource::new(self.shape, seed),
             sink: RowSink::new(self.shape),
             chosen: Vec::with_capacity(self.shape.fields),
+            turn: thread as u64,
         };
         Ok((actor, new_histogram()?))
     }
@@ -567,6 +629,8 @@ struct Actor<'a> {
     sink: RowSink,
     /// The fields of an update of several.
     chosen: Vec<usize>,
+    /// The next record of a pass over all; each thread has every so manieth.
+    turn: u64,
 }
 
 impl Actor<'_> {
@@ -616,7 +680,14 @@ impl Actor<'_> {
                 self.session.read_modify_write(&key, field, value, &mut self.sink)?;
                 self.sink.check_read(&key, self.shape.fields)
             }
+            Operation::PutNext => {
+                let key = key_of(self.turn);
+                // Past the end of the records it begins again.
+                self.turn = (self.turn + self.threads as u64) % self.population.existing(self.threads).max(1);
+                self.session.insert(&key, self.source.row(&key, &mut self.random))
+            }
             Operation::ScanFull => self.scan(Columns::All, self.shape.fields),
+            Operation::ScanKeys => self.scan(Columns::Some(&[]), 0),
             Operation::ScanPartial => {
                 let field = self.field();
                 self.scan(Columns::Some(&[field]), 1)

@@ -25,7 +25,13 @@ pub struct PhaseReport {
     pub ops_per_s: f64,
     /// Latency: median.
     pub p50_us: f64,
-    /// Latency: 99 of 100 are at or below.
+    /// Latency: mean.
+    pub mean_us: f64,
+    /// Latency: 9 of 10 are at or below.
+    pub p90_us: f64,
+    /// Latency: 95 of 100.
+    pub p95_us: f64,
+    /// Latency: 99 of 100.
     pub p99_us: f64,
     /// Latency: 999 of 1,000.
     pub p999_us: f64,
@@ -74,6 +80,9 @@ impl PhaseReport {
             seconds,
             ops_per_s: outcome.operations as f64 / seconds.max(1e-9),
             p50_us: microseconds(0.5),
+            mean_us: outcome.latencies.mean() / 1000.0,
+            p90_us: microseconds(0.9),
+            p95_us: microseconds(0.95),
             p99_us: microseconds(0.99),
             p999_us: microseconds(0.999),
             p9999_us: microseconds(0.9999),

@@ -53,6 +53,12 @@ pub trait BenchStore: Sync {
         None
     }
 
+    /// Bytes it has written below its log since it was opened, by its own account: rows that moved there, and files that merges wrote;
+    /// none where it has no such account.
+    fn below_log_bytes(&self) -> Option<u64> {
+        None
+    }
+
     /// Reads since it was opened that found their row in its row cache, and that did not, while that was in use; none where it
     /// has none.
     fn cache_reads(&self) -> Option<(u64, u64)> {

@@ -203,6 +203,37 @@ fn load_inserts_each_record_once() {
 }
 
 #[test]
+fn a_pass_writes_each_row_once_more() {
+    let population = Population::new(1234);
+    for threads in [1, 3, 5] {
+        let mut store = Recorder::default();
+        // Neither the clock nor the number of operations asked for ends it.
+        let plan = Plan { operations: 10, seconds: 1e-9, ..plan("overwrite-all", threads) };
+        assert_eq!(outcome(&mut store, &population, &plan).unwrap().operations, 1234);
+        let mut keys = store.inserts.lock().unwrap().clone();
+        keys.sort();
+        let mut expected: Vec<_> = (0..1234).map(row::key_of).collect();
+        expected.sort();
+        assert_eq!(keys, expected, "{threads} threads");
+    }
+    assert_eq!(population.existing(1), 1234, "no row is new");
+}
+
+#[test]
+fn a_scan_of_keys_asks_for_no_field() {
+    let directory = std::env::temp_dir().join(format!("hedgerow-bench-keys-{}", std::process::id()));
+    let options = hedgerow::Options::new().durability(Durability::Process);
+    let mut store = HedgerowStore::open(&directory, SHAPE, options).unwrap();
+    let population = Population::new(0);
+    // Each scan is checked for its rows, and for the number of fields that it was given: none.
+    for name in ["load", "scan-keys", "mix-writes", "mix-reads"] {
+        outcome(&mut store, &population, &plan(name, 2)).unwrap();
+    }
+    store.close().unwrap();
+    std::fs::remove_dir_all(directory).unwrap();
+}
+
+#[test]
 fn lost_rows_failed_writes_and_empty_scans_end_the_run() {
     let population = Population::new(2000);
     let mut store = Recorder { forgets: true, ..Recorder::default() };
@@ -251,7 +282,10 @@ fn json_has_the_fields_promised() {
         "operations",
         "seconds",
         "ops_per_s",
+        "mean_us",
         "p50_us",
+        "p90_us",
+        "p95_us",
         "p99_us",
         "p999_us",
         "p9999_us",

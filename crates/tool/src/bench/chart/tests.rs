@@ -78,8 +78,7 @@ fn charts_of_nothing_are_charts() {
         chart.series = vec![Series { name: "none".into(), points: vec![] }];
         chart.across = Across::Numbers(Unit::Seconds);
         assert!(!chart.svg().contains("NaN"));
-        chart.series[0].points =
-            vec![Point { x: 0.0, y: f64::NAN, label: None }, Point { x: 1.0, y: 0.0, label: None }];
+        chart.series[0].points = vec![Point::new(0.0, f64::NAN), Point::new(1.0, 0.0)];
         for shape in [Shape::Bars, Shape::Lines] {
             assert!(!Chart { shape, ..chart.clone() }.svg().contains("NaN"));
         }
@@ -93,4 +92,16 @@ fn numbers_for_people() {
     assert_eq!([Unit::Times.show(2.2), Unit::Seconds.show(0.5)], ["2.20x", "0.5 s"]);
     assert_eq!([Unit::Rate.tick(250_000.0), Unit::Rate.tick(1.5e6)], ["250k", "1.5M"]);
     assert_eq!([Unit::Microseconds.tick(0.5), Unit::Microseconds.tick(2e4)], ["0.5 us", "20 ms"]);
+}
+
+#[test]
+fn what_several_rounds_gave_has_a_whisker() {
+    for shape in [Shape::Bars, Shape::Lines, Shape::Dots] {
+        let mut chart = Chart { shape, ..tiny() };
+        chart.series[0].points[1].spread = Some([150_000.0, 410_000.0]);
+        let svg = chart.svg();
+        assert_eq!(svg.matches("class=\"spread\"").count(), 1, "{svg}");
+        assert!(svg.contains("B \u{b7} rows: 200k, 150k to 410k in several rounds"), "{svg}");
+        assert!(svg.contains(">500k<"), "the axis reaches the most: {svg}");
+    }
 }

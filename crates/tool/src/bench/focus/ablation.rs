@@ -3,10 +3,10 @@
 //! Owns the variants: another technique is one entry of [`SWITCHES`] or another setting's name. Must not know what a
 //! setting does.
 
-use super::experiment::Experiment;
-use super::finding::{Factor, Figure, Finding};
-use super::rig::{Layout, Rig, SHAPE};
 use crate::bench::chart::{Across, Chart, Point, Scale, Series, Shape, Unit};
+use crate::bench::paper::experiment::Experiment;
+use crate::bench::paper::finding::{Factor, Figure, Finding};
+use crate::bench::paper::rig::{Layout, Rig, SHAPE};
 use crate::bench::report::count;
 use crate::bench::setting::Setting;
 
@@ -130,7 +130,7 @@ fn switched_chart(finding: &Finding, title: &str, switches: &[(&str, &str)]) -> 
     let series = names.map(|name| {
         let points = PHASES.iter().enumerate().map(|(at, (phase, _))| {
             let rate = finding.rate(name, phase);
-            Point { x: at as f64, y: rate / finding.rate(BASE, phase), label: Some(count(rate)) }
+            Point::new(at as f64, rate / finding.rate(BASE, phase)).labelled(count(rate))
         });
         Series { name: name.into(), points: points.collect() }
     });

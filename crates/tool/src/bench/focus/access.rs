@@ -2,12 +2,12 @@
 //!
 //! Owns the experiment's entry. Must not know how phases are run.
 
-use super::experiment::Experiment;
-use super::finding::{Factor, Figure, Finding};
-use super::rig::{LAYOUTS, Rig, Run, SHAPE};
 use super::ycsb::normalised;
 use crate::bench::chart::{Across, Chart, Scale, Series, Shape, Unit};
 use crate::bench::distribution::Distribution;
+use crate::bench::paper::experiment::Experiment;
+use crate::bench::paper::finding::{Factor, Figure, Finding};
+use crate::bench::paper::rig::{LAYOUTS, Rig, Run, SHAPE};
 use crate::bench::row::RowShape;
 use crate::bench::workload::FIELDS;
 

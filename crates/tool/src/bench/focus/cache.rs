@@ -2,11 +2,11 @@
 //!
 //! Owns the experiment's entry. Must not know how phases are run, or what the cache does.
 
-use super::experiment::Experiment;
-use super::finding::{Factor, Figure, Finding};
-use super::rig::{Layout, Rig, Run, SHAPE};
 use crate::bench::chart::{Across, Chart, Point, Scale, Series, Shape, Unit};
 use crate::bench::distribution::Distribution;
+use crate::bench::paper::experiment::Experiment;
+use crate::bench::paper::finding::{Factor, Figure, Finding};
+use crate::bench::paper::rig::{Layout, Rig, Run, SHAPE};
 use crate::bench::setting::Setting;
 use crate::bench::workload::Workload;
 
@@ -137,7 +137,7 @@ impl Crossing {
     }
 
     fn figure(&self, settings: String) -> Figure {
-        let point = |x: f64, y: f64| Point { x, y, label: None };
+        let point = Point::new;
         let series = vec![
             Series {
                 name: "with a cache".into(),

@@ -2,12 +2,12 @@
 //!
 //! Owns the experiment's entry. Must not know how phases are run.
 
-use super::experiment::Experiment;
-use super::finding::{Factor, Figure, Finding};
-use super::rig::{Layout, Rig, Run, SHAPE, Subject};
 use crate::bench::chart::{Across, Chart, Mark, Point, Scale, Series, Shape, Unit};
 use crate::bench::distribution::Distribution;
 use crate::bench::driver::Window;
+use crate::bench::paper::experiment::Experiment;
+use crate::bench::paper::finding::{Factor, Figure, Finding};
+use crate::bench::paper::rig::{Layout, Rig, Run, SHAPE, Subject};
 use crate::bench::setting::Setting;
 use crate::bench::workload::Workload;
 
@@ -198,7 +198,7 @@ const HITS: Shown = ("hits a read", Unit::Share, |window| window.hit_ratio.unwra
 
 fn chart(title: &str, (y_label, unit, number): Shown, courses: &[&Course], seconds: f64) -> Chart {
     let line = |course: &&Course| {
-        let point = |from: f64| move |w: &Window| Point { x: from + w.from_s, y: number(w), label: None };
+        let point = |from: f64| move |w: &Window| Point::new(from + w.from_s, number(w));
         let points = course.before.iter().map(point(0.0)).chain(course.after.iter().map(point(seconds)));
         Series { name: course.policy.into(), points: points.collect() }
     };
@@ -230,6 +230,7 @@ mod tests {
             p999_us: 1.0,
             max_us: 1.0,
             hit_ratio,
+            used: None,
         };
         ratios.iter().enumerate().map(window).collect()
     }

@@ -4,11 +4,11 @@
 
 use hedgerow::{Capacity, Options};
 
-use super::experiment::Experiment;
-use super::finding::{Factor, Figure, Finding};
-use super::rig::{Layout, Rig, Run, SHAPE};
 use crate::bench::chart::{Across, Chart, Point, Scale, Series, Shape, Unit};
 use crate::bench::driver::Window;
+use crate::bench::paper::experiment::Experiment;
+use crate::bench::paper::finding::{Factor, Figure, Finding};
+use crate::bench::paper::rig::{Layout, Rig, Run, SHAPE};
 use crate::bench::workload::Workload;
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
@@ -76,7 +76,7 @@ fn figure(shown: &str, windows: &[Window], settings: &str) -> Figure {
     let line = |name: &str, number: fn(&Window) -> f64| Series {
         name: name.into(),
         // In a window in which nothing ended there is no latency to show.
-        points: (windows.iter().map(|w| Point { x: w.from_s, y: number(w), label: None }))
+        points: (windows.iter().map(|w| Point::new(w.from_s, number(w))))
             .filter(|point| point.y > 0.0)
             .collect(),
     };

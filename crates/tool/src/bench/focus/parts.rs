@@ -3,11 +3,11 @@
 //! Owns the experiment's entry. Hits and misses are told apart by making all reads the one or the other: a cache that holds all
 //! rows, and one that holds hardly any but is asked for all the same. Must not know how phases are run.
 
-use super::experiment::Experiment;
-use super::finding::{Factor, Figure, Finding};
-use super::rig::{Layout, Rig, Run, SHAPE, Subject};
 use crate::bench::chart::{Across, Chart, Point, Scale, Series, Shape, Unit};
 use crate::bench::distribution::Distribution;
+use crate::bench::paper::experiment::Experiment;
+use crate::bench::paper::finding::{Factor, Figure, Finding};
+use crate::bench::paper::rig::{Layout, Rig, Run, SHAPE, Subject};
 use crate::bench::setting::Setting;
 use crate::bench::workload::Workload;
 
@@ -118,7 +118,7 @@ fn figure(finding: &Finding, settings: String) -> Figure {
     let charts = READS.map(|read| {
         let line = |(variant, ..): (&str, u64, &str)| {
             let points = parts(finding, variant, read).into_iter().enumerate();
-            let point = |(at, y): (usize, f64)| Point { x: at as f64, y: y.max(0.0), label: None };
+            let point = |(at, y): (usize, f64)| Point::new(at as f64, y.max(0.0));
             Series { name: variant.into(), points: points.map(point).collect() }
         };
         Chart {

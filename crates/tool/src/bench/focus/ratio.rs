@@ -2,11 +2,11 @@
 //!
 //! Owns the experiment's entry. Must not know how phases are run.
 
-use super::experiment::Experiment;
-use super::finding::{Factor, Figure, Finding, Measured};
-use super::rig::{LAYOUTS, Layout, Rig, Run};
 use crate::bench::chart::{Across, Chart, Scale, Series, Shape, Unit};
 use crate::bench::distribution::Distribution;
+use crate::bench::paper::experiment::Experiment;
+use crate::bench::paper::finding::{Factor, Figure, Finding, Measured};
+use crate::bench::paper::rig::{LAYOUTS, Layout, Rig, Run};
 use crate::bench::row::RowShape;
 use crate::bench::setting::Setting;
 use crate::bench::workload::RATIOS;

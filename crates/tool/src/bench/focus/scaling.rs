@@ -2,10 +2,10 @@
 //!
 //! Owns the experiment's entry. Must not know how phases are run.
 
-use super::experiment::Experiment;
-use super::finding::{Factor, Figure, Finding};
-use super::rig::{Layout, Rig, Run, SHAPE};
 use crate::bench::chart::{Across, Chart, Scale, Series, Shape, Unit};
+use crate::bench::paper::experiment::Experiment;
+use crate::bench::paper::finding::{Factor, Figure, Finding};
+use crate::bench::paper::rig::{Layout, Rig, Run, SHAPE};
 use crate::bench::report::count;
 use crate::bench::workload::Workload;
 

@@ -3,7 +3,7 @@
 //! Owns the experiment's entry. Must not know how phases are run.
 
 use super::access;
-use super::experiment::Experiment;
+use crate::bench::paper::experiment::Experiment;
 use crate::bench::row::RowShape;
 
 pub(super) const EXPERIMENT: Experiment = Experiment {

@@ -2,10 +2,10 @@
 //!
 //! Owns the experiment's entry. Must not know how phases are run.
 
-use super::experiment::Experiment;
-use super::finding::{Factor, Figure, Finding};
-use super::rig::{LAYOUTS, Layout, Rig, SHAPE};
 use crate::bench::chart::{Across, Chart, Point, Scale, Series, Shape, Unit};
+use crate::bench::paper::experiment::Experiment;
+use crate::bench::paper::finding::{Factor, Figure, Finding};
+use crate::bench::paper::rig::{LAYOUTS, Layout, Rig, SHAPE};
 use crate::bench::report::count;
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
@@ -51,8 +51,7 @@ pub(super) fn normalised(finding: &Finding, title: &str, phases: &[(&str, &str)]
     let series = LAYOUTS.map(|layout| {
         let points = phases.iter().enumerate().map(|(at, (phase, _))| {
             let rate = finding.rate(layout.name(), phase);
-            let label = Some(count(rate));
-            Point { x: at as f64, y: rate / finding.rate(base, phase), label }
+            Point::new(at as f64, rate / finding.rate(base, phase)).labelled(count(rate))
         });
         Series { name: layout.name().into(), points: points.collect() }
     });

@@ -136,6 +136,11 @@ impl BenchStore for HedgerowStore {
         Some(log_bytes(&self.db))
     }
 
+    fn below_log_bytes(&self) -> Option<u64> {
+        let metrics = self.db.metrics();
+        Some(metrics.bytes_moved + metrics.sorted_tables.bytes_merged)
+    }
+
     fn cache_reads(&self) -> Option<(u64, u64)> {
         let metrics = self.db.metrics();
         Some((metrics.cache_hits, metrics.cache_misses))

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use hedgerow::Options;
+use hedgerow::{CAPACITY_DIRECTORY, Capacity, Options};
 
-use super::Args;
+use super::PaperArgs;
 use super::finding::{Finding, Measured};
 use crate::bench::distribution::Distribution;
 use crate::bench::driver::{Plan, Population, run_phase_by_window};
@@ -28,7 +28,7 @@ use crate::process::Memory;
 use crate::store_url::Medium;
 
 /// The paper's rows: ten fields of 100 bytes.
-pub(super) const SHAPE: RowShape = RowShape { fields: 10, field_bytes: 100 };
+pub(in crate::bench) const SHAPE: RowShape = RowShape { fields: 10, field_bytes: 100 };
 /// How long background work may go on after a phase.
 const REST_MAX: Duration = Duration::from_secs(5);
 /// Shorter phases are for trying out, and nothing is waited for after them.
@@ -36,7 +36,7 @@ const TRIAL_SECONDS: f64 = 0.2;
 
 /// How rows are put into the engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Layout {
+pub(in crate::bench) enum Layout {
     /// As rows of fields.
     Rows,
     /// As flat values.
@@ -44,7 +44,7 @@ pub(super) enum Layout {
 }
 
 /// All there are, the engine's own first.
-pub(super) const LAYOUTS: [Layout; 4] = [
+pub(in crate::bench) const LAYOUTS: [Layout; 4] = [
     Layout::Rows,
     Layout::Flat(Mapping::Consolidated),
     Layout::Flat(Mapping::Scattered),
@@ -53,7 +53,7 @@ pub(super) const LAYOUTS: [Layout; 4] = [
 
 impl Layout {
     /// What it is called in figures.
-    pub(super) fn name(self) -> &'static str {
+    pub(in crate::bench) fn name(self) -> &'static str {
         match self {
             Layout::Rows => "rows",
             Layout::Flat(Mapping::Consolidated) => "consolidated",
@@ -64,11 +64,13 @@ impl Layout {
 }
 
 /// Where one experiment runs, on one medium.
-pub(super) struct Rig<'a> {
-    args: &'a Args,
+pub(in crate::bench) struct Rig<'a> {
+    args: &'a PaperArgs,
     medium: Medium,
     /// New, and removed with the rig.
     directory: PathBuf,
+    /// As new, where sorted tables are to be elsewhere.
+    capacity: Option<PathBuf>,
     /// Which experiment this is, of how many.
     step: (usize, usize),
     name: &'static str,
@@ -76,56 +78,78 @@ pub(super) struct Rig<'a> {
 }
 
 impl Rig<'_> {
-    pub(super) fn new<'a>(
-        args: &'a Args,
+    pub(in crate::bench) fn new<'a>(
+        args: &'a PaperArgs,
         medium: Medium,
-        parent: &Path,
+        (parent, suite): (&Path, &str),
         step: (usize, usize),
         name: &'static str,
     ) -> Result<Rig<'a>, String> {
-        let directory = parent.join(format!("focus-{}-{}-{name}", std::process::id(), medium.name()));
-        let made = std::fs::create_dir_all(parent).and_then(|()| std::fs::create_dir(&directory));
-        made.map_err(|error| format!("making {}: {error}", directory.display()))?;
-        Ok(Rig { args, medium, directory, step, name, stores: AtomicU64::new(0) })
+        let own = format!("{suite}-{}-{}-{name}", std::process::id(), medium.name());
+        let mut rig = Rig {
+            args,
+            medium,
+            directory: parent.join(&own),
+            capacity: None,
+            step,
+            name,
+            stores: AtomicU64::new(0),
+        };
+        make_new(&rig.directory)?;
+        if let Some(capacity) = args.capacity.as_deref().filter(|capacity| *capacity != parent) {
+            let directory = capacity.join(&own);
+            make_new(&directory)?;
+            rig.capacity = Some(directory);
+        }
+        Ok(rig)
     }
 
     /// Seconds a phase.
-    pub(super) fn seconds(&self) -> f64 {
+    pub(in crate::bench) fn seconds(&self) -> f64 {
         self.args.seconds
     }
 
     /// The numbers of threads to scale over.
-    pub(super) fn threads(&self) -> &[usize] {
+    pub(in crate::bench) fn threads(&self) -> &[usize] {
         &self.args.threads
     }
 
+    /// Phases are so short that they are for trying out.
+    pub(in crate::bench) fn is_trial(&self) -> bool {
+        self.args.seconds < TRIAL_SECONDS
+    }
+
     /// Records of a data set of rows of `shape`, so that no data set is bigger than that of 1,000-byte rows.
-    pub(super) fn records(&self, shape: RowShape) -> u64 {
+    pub(in crate::bench) fn records(&self, shape: RowShape) -> u64 {
         (self.args.records * 1000 / (shape.row_bytes() as u64).max(1000)).max(1)
     }
 
     /// The engine's options: the command line's.
-    pub(super) fn options(&self) -> Result<Options, String> {
+    pub(in crate::bench) fn options(&self) -> Result<Options, String> {
         self.args.engine.options()
     }
 
     /// The same, with a row cache of so many percent of the rows' bytes. A fifth more than the rows it is to hold: the slots of its
     /// pages are longer than rows.
-    pub(super) fn options_with_cache(&self, shape: RowShape, percent: u64) -> Result<Options, String> {
+    pub(in crate::bench) fn options_with_cache(
+        &self,
+        shape: RowShape,
+        percent: u64,
+    ) -> Result<Options, String> {
         let mut options = self.options()?;
         options.cache_bytes = self.records(shape) * shape.row_bytes() as u64 * percent / 100;
         Ok(options)
     }
 
     /// What a figure was measured with, in words.
-    pub(super) fn settings(&self, shape: RowShape, keys: &str) -> String {
+    pub(in crate::bench) fn settings(&self, shape: RowShape, keys: &str) -> String {
         let rows = count(self.records(shape) as f64);
         let data = format!("{rows} rows of {} x {} B", shape.fields, shape.field_bytes);
         self.describe(&data, keys, &self.args.threads[..1])
     }
 
     /// [`Rig::settings`], of data in words and on so many threads.
-    pub(super) fn describe(&self, data: &str, keys: &str, threads: &[usize]) -> String {
+    pub(in crate::bench) fn describe(&self, data: &str, keys: &str, threads: &[usize]) -> String {
         let medium = match self.medium {
             Medium::File => "file",
             Medium::Emulated => "emulated persistent memory",
@@ -142,8 +166,25 @@ impl Rig<'_> {
         format!("{medium}; {data}; {keys}; {threads}; {seconds} s a phase; durability {durability}{set}")
     }
 
+    /// Where the sorted tables of a store of this rig are, if it has any.
+    fn sorted_tables_of(&self, store: &Path) -> PathBuf {
+        match (&self.capacity, store.file_name()) {
+            (Some(capacity), Some(name)) => capacity.join(name),
+            _ => store.join(CAPACITY_DIRECTORY),
+        }
+    }
+
+    /// What a store takes, wherever it is.
+    fn disk_bytes(&self, store: &Path) -> Result<u64, String> {
+        let elsewhere = match self.capacity {
+            Some(_) => process::disk_bytes(&self.sorted_tables_of(store))?,
+            None => 0,
+        };
+        Ok(process::disk_bytes(store)? + elsewhere)
+    }
+
     /// A new store, without rows.
-    pub(super) fn open(
+    pub(in crate::bench) fn open(
         &self,
         layout: Layout,
         shape: RowShape,
@@ -154,18 +195,27 @@ impl Rig<'_> {
     }
 
     /// The store that does nothing: what is measured on it is the harness.
-    pub(super) fn open_null(&self, shape: RowShape) -> Result<Subject<'_>, String> {
+    pub(in crate::bench) fn open_null(&self, shape: RowShape) -> Result<Subject<'_>, String> {
         let directory = self.directory.join("null");
         let made = std::fs::create_dir_all(&directory);
         made.map_err(|error| format!("making {}: {error}", directory.display()))?;
         let store = Box::new(NullStore::new(shape, self.records(shape)));
         let population = Population::new(store.rows()?);
-        let variant = "harness".to_owned();
-        Ok(Subject { rig: self, store: Some(store), population, shape, directory, variant, phases: 0 })
+        let (variant, records) = ("harness".to_owned(), self.records(shape));
+        Ok(Subject {
+            rig: self,
+            store: Some(store),
+            population,
+            shape,
+            records,
+            directory,
+            variant,
+            phases: 0,
+        })
     }
 
     /// The same store, opened again with other options.
-    pub(super) fn reopen<'a>(
+    pub(in crate::bench) fn reopen<'a>(
         &'a self,
         subject: Subject<'a>,
         layout: Layout,
@@ -181,8 +231,11 @@ impl Rig<'_> {
         directory: PathBuf,
         layout: Layout,
         shape: RowShape,
-        options: Options,
+        mut options: Options,
     ) -> Result<Subject<'_>, String> {
+        if options.fast_tier_bytes_max < u64::MAX && options.capacity == Capacity::Beside {
+            options.capacity = Capacity::At(self.sorted_tables_of(&directory));
+        }
         let store: Box<dyn BenchStore> = match layout {
             Layout::Rows => Box::new(HedgerowStore::open_on(self.medium, &directory, shape, options)?),
             Layout::Flat(mapping) => {
@@ -191,8 +244,17 @@ impl Rig<'_> {
             }
         };
         let population = Population::new(store.rows()?);
-        let variant = layout.name().to_owned();
-        Ok(Subject { rig: self, store: Some(store), population, shape, directory, variant, phases: 0 })
+        let (variant, records) = (layout.name().to_owned(), self.records(shape));
+        Ok(Subject {
+            rig: self,
+            store: Some(store),
+            population,
+            shape,
+            records,
+            directory,
+            variant,
+            phases: 0,
+        })
     }
 }
 
@@ -200,30 +262,38 @@ impl Drop for Rig<'_> {
     fn drop(&mut self) {
         // What cannot be removed is left: its name says whose it was.
         let _ = std::fs::remove_dir_all(&self.directory);
+        let _ = self.capacity.as_ref().map(std::fs::remove_dir_all);
     }
+}
+
+fn make_new(directory: &Path) -> Result<(), String> {
+    let parent = directory.parent().unwrap_or(directory);
+    let made = std::fs::create_dir_all(parent).and_then(|()| std::fs::create_dir(directory));
+    made.map_err(|error| format!("making {}: {error}", directory.display()))
 }
 
 /// How a phase differs from the others.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Run {
+pub(in crate::bench) struct Run {
     /// Instead of the workload's own.
-    pub(super) distribution: Option<Distribution>,
+    pub(in crate::bench) distribution: Option<Distribution>,
     /// Instead of the first of the command line's.
-    pub(super) threads: Option<usize>,
+    pub(in crate::bench) threads: Option<usize>,
     /// Instead of the command line's.
-    pub(super) seconds: Option<f64>,
+    pub(in crate::bench) seconds: Option<f64>,
     /// Looks at its course in windows of so many seconds.
-    pub(super) window: Option<f64>,
+    pub(in crate::bench) window: Option<f64>,
     /// Begins the next phase at once, whatever goes on in the background.
-    pub(super) restless: bool,
+    pub(in crate::bench) restless: bool,
 }
 
 /// A store under measurement.
-pub(super) struct Subject<'a> {
+pub(in crate::bench) struct Subject<'a> {
     rig: &'a Rig<'a>,
     store: Option<Box<dyn BenchStore>>,
     population: Population,
     shape: RowShape,
+    records: u64,
     directory: PathBuf,
     variant: String,
     phases: u64,
@@ -231,33 +301,38 @@ pub(super) struct Subject<'a> {
 
 impl Subject<'_> {
     /// Names what is measured, where that is not the layout.
-    pub(super) fn call(&mut self, variant: impl Into<String>) {
+    pub(in crate::bench) fn call(&mut self, variant: impl Into<String>) {
         self.variant = variant.into();
     }
 
+    /// Holds so many records, and not as many as the data set of the command line.
+    pub(in crate::bench) fn hold(&mut self, records: u64) {
+        self.records = records;
+    }
+
     /// Writes the data set.
-    pub(super) fn load(&mut self, finding: &mut Finding) -> Result<(), String> {
+    pub(in crate::bench) fn load(&mut self, finding: &mut Finding) -> Result<(), String> {
         self.run(&LOAD, Run::default(), finding)
     }
 
     /// Runs a phase by its workload's name.
-    pub(super) fn phase(&mut self, name: &str, finding: &mut Finding) -> Result<(), String> {
+    pub(in crate::bench) fn phase(&mut self, name: &str, finding: &mut Finding) -> Result<(), String> {
         self.run(Workload::find(name)?, Run::default(), finding)
     }
 
     /// Runs a phase.
-    pub(super) fn run(
+    pub(in crate::bench) fn run(
         &mut self,
         workload: &'static Workload,
         run: Run,
         finding: &mut Finding,
     ) -> Result<(), String> {
-        let Subject { rig, store, population, shape, .. } = self;
+        let Subject { rig, store, population, shape, records, .. } = self;
         let store = store.as_mut().ok_or("the store is closed")?.as_mut();
         let args = rig.args;
         let threads = run.threads.unwrap_or(args.threads[0]);
         let seconds = run.seconds.unwrap_or(args.seconds);
-        let records = rig.records(*shape);
+        let records = *records;
         // Inserts end when the data set has doubled, as YCSB leaves room for twice as many as there may be operations.
         let operations = if workload.insert_share() > 0.0 { records } else { u64::MAX };
         let plan = Plan {
@@ -278,6 +353,7 @@ impl Subject<'_> {
         let bar = phase_bar(&title);
         let window = run.window.map(Duration::from_secs_f64);
         let before = store.log_bytes().unwrap_or(0);
+        let below_before = store.below_log_bytes().unwrap_or(0);
         let (hits, misses) = store.cache_reads().unwrap_or_default();
         let outcome = run_phase_by_window(store, *shape, population, &plan, window, &mut |progress| {
             advance(&bar, progress);
@@ -285,7 +361,7 @@ impl Subject<'_> {
         bar.finish_and_clear();
         let mut outcome = outcome.map_err(|error| format!("{}: {}: {error}", self.variant, workload.name))?;
         let windows = std::mem::take(&mut outcome.windows);
-        let disk = process::disk_bytes(&self.directory)?;
+        let disk = rig.disk_bytes(&self.directory)?;
         let report = PhaseReport::new(workload.name, threads, &outcome, Memory::now()?, disk);
         eprintln!("[{step}/{steps}] {} {medium}: {}", rig.name, report.progress_line(&self.variant));
         let log_bytes = store.log_bytes().unwrap_or(0).saturating_sub(before);
@@ -299,6 +375,7 @@ impl Subject<'_> {
             disturbed: report.is_disturbed(),
             report,
             log_bytes,
+            below_log_bytes: store.below_log_bytes().unwrap_or(0).saturating_sub(below_before),
             hit_ratio,
             windows,
         });
@@ -306,22 +383,23 @@ impl Subject<'_> {
     }
 
     /// Bytes of log that the store has filled since it was opened.
-    pub(super) fn log_bytes(&self) -> u64 {
+    pub(in crate::bench) fn log_bytes(&self) -> u64 {
         self.store.as_ref().and_then(|store| store.log_bytes()).unwrap_or(0)
     }
 
     fn close(mut self, remove: bool) -> Result<(), String> {
         drop(self.store.take());
         let directory = std::mem::take(&mut self.directory);
-        match remove {
-            true => std::fs::remove_dir_all(&directory)
-                .map_err(|error| format!("removing {}: {error}", directory.display())),
-            false => Ok(()),
+        let sorted_tables = self.rig.sorted_tables_of(&directory);
+        for directory in [sorted_tables, directory].iter().filter(|directory| remove && directory.exists()) {
+            let removed = std::fs::remove_dir_all(directory);
+            removed.map_err(|error| format!("removing {}: {error}", directory.display()))?;
         }
+        Ok(())
     }
 
     /// Closes the store and removes it.
-    pub(super) fn remove(self) -> Result<(), String> {
+    pub(in crate::bench) fn remove(self) -> Result<(), String> {
         self.close(true)
     }
 }

@@ -1,4 +1,4 @@
-//! The report of `bench focus` for a person: one HTML file, and a table for the terminal.
+//! The report of a suite for a person: one HTML file, and tables for the terminal.
 //!
 //! Owns the page's text and style. Promises well-formed markup that loads nothing, and that whatever is not ours to write
 //! is escaped. Must not know how anything was measured.
@@ -7,11 +7,14 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use super::finding::{Factor, Figure, Measured, Result};
+use super::experiment::PaperSuite;
+use super::finding::{Factor, Figure, FigureTable, Measured, Result};
 use crate::bench::chart::{STYLE, escape};
 use crate::bench::report::{count, latency, table};
 use crate::store_url::Medium;
 
+/// The column of what was otherwise in the paper.
+const DIFFERS: &str = "what differs there";
 const PAGE_STYLE: &str = "
 :root{color-scheme:light dark;--paper:#fbfcfd;--card:#fff;--ink:#1c2430;--soft:#5b6675;--rule:#dfe4ea;--accent:#1f6fb4}
 @media(prefers-color-scheme:dark){:root{--paper:#12161c;--card:#191f27;--ink:#e6eaf0;--soft:#9aa6b4;--rule:#2c3542;--accent:#5aa9e6}}
@@ -30,19 +33,6 @@ td.text,th.text{text-align:left;white-space:normal}.wide{overflow-x:auto}
 details{margin:8px 0 0;font-size:13px}summary{cursor:pointer;color:var(--accent)}
 nav a{margin-right:14px;white-space:nowrap}a{color:var(--accent);text-decoration:none}a:hover{text-decoration:underline}
 ";
-
-/// The processor and how many, and the kernel.
-pub(super) fn machine() -> String {
-    let line = |path: &str, name: &str| {
-        let text = std::fs::read_to_string(path).unwrap_or_default();
-        let found = text.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned);
-        found.map(|rest| rest.trim_start_matches([' ', '\t', ':']).to_owned())
-    };
-    let processor = line("/proc/cpuinfo", "model name").unwrap_or_else(|| std::env::consts::ARCH.to_owned());
-    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-    let kernel = line("/proc/sys/kernel/osrelease", "").unwrap_or_default();
-    format!("{processor}, {cores} processors, Linux {kernel}")
-}
 
 /// The media that were measured, in their order.
 fn media(results: &[Result]) -> Vec<Medium> {
@@ -80,16 +70,58 @@ fn compared(results: &[Result]) -> Vec<(&'static str, &Factor, Vec<String>)> {
     rows
 }
 
-/// The table for the terminal.
-pub(super) fn factor_table(results: &[Result]) -> String {
-    let media = media(results);
-    let mut head = vec!["experiment", "what"];
-    head.extend(media.iter().map(|medium| medium.name()));
+/// What the terminal shows.
+pub(in crate::bench) fn text(settings: &Value, results: &[Result]) -> String {
+    let word = |name: &str| settings[name].as_str().unwrap_or_default();
+    let mut text = format!(
+        "{}; stores on {}, sorted tables on {}; {} rows, {} s a phase, durability {}\n\n",
+        word("machine"),
+        word("place"),
+        word("capacity"),
+        settings["records"],
+        settings["seconds"],
+        word("durability"),
+    );
+    for result in results {
+        for FigureTable { title, settings, head, rows } in &result.tables {
+            let medium = result.medium.name();
+            let table = table(head, rows.iter().cloned());
+            let _ = writeln!(text, "{title}, {medium} ({settings})\n{table}");
+        }
+    }
+    text + &factor_table(results)
+}
+
+/// The columns of what is compared: those that name it and those that follow, and whether anything is told to be otherwise.
+fn columns(results: &[Result]) -> (Vec<&'static str>, bool) {
+    let mut head: Vec<_> = media(results).iter().map(|medium| medium.name()).collect();
     head.push("paper");
+    let differs = results.iter().flat_map(|result| &result.factors).any(|factor| factor.differs.is_some());
+    if differs {
+        head.push(DIFFERS);
+    }
+    (head, differs)
+}
+
+/// What follows its name in a line of what is compared.
+fn cells(factor: &Factor, here: Vec<String>, differs: bool) -> Vec<String> {
+    let mut row = here;
+    row.push(factor.paper.unwrap_or("").to_owned());
+    if differs {
+        row.push(factor.differs.unwrap_or("").to_owned());
+    }
+    row
+}
+
+/// The table for the terminal.
+fn factor_table(results: &[Result]) -> String {
+    // What differs is in the page: lines are long enough.
+    let (mut head, _) = columns(results);
+    head.retain(|name| *name != DIFFERS);
+    head.splice(0..0, ["experiment", "what"]);
     let rows = compared(results).into_iter().map(|(experiment, factor, here)| {
         let mut row = vec![experiment.to_owned(), factor.what.clone()];
-        row.extend(here);
-        row.push(factor.paper.unwrap_or("").to_owned());
+        row.extend(cells(factor, here, false));
         row
     });
     let stars = results.iter().flat_map(|result| &result.factors).any(|factor| factor.disturbed > 0);
@@ -98,15 +130,16 @@ pub(super) fn factor_table(results: &[Result]) -> String {
 }
 
 /// The page.
-pub(super) fn html(settings: &Value, results: &[Result]) -> String {
+pub(in crate::bench) fn html(suite: &PaperSuite, settings: &Value, results: &[Result]) -> String {
     let mut page = String::new();
     let _ = write!(
         page,
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n\
-         <title>The experiments of FOCUS on Hedgerow</title>\n<style>{PAGE_STYLE}{STYLE}</style>\n</head>\n<body>\n<main>\n"
+         <title>{}</title>\n<style>{PAGE_STYLE}{STYLE}</style>\n</head>\n<body>\n<main>\n",
+        escape(suite.title)
     );
-    head(&mut page, settings, results);
+    head(&mut page, suite, settings, results);
     let mut names: Vec<&str> = Vec::new();
     for result in results {
         if !names.contains(&result.experiment) {
@@ -118,7 +151,7 @@ pub(super) fn html(settings: &Value, results: &[Result]) -> String {
     page
 }
 
-fn head(page: &mut String, settings: &Value, results: &[Result]) {
+fn head(page: &mut String, suite: &PaperSuite, settings: &Value, results: &[Result]) {
     let text = |name: &str| {
         let value = &settings[name];
         if value.as_array().is_some_and(Vec::is_empty) {
@@ -126,7 +159,7 @@ fn head(page: &mut String, settings: &Value, results: &[Result]) {
         }
         escape(&value.as_str().map_or_else(|| value.to_string(), str::to_owned))
     };
-    let _ = writeln!(page, "<h1>The experiments of FOCUS on Hedgerow</h1>");
+    let _ = writeln!(page, "<h1>{}</h1>", escape(suite.title));
     let _ = writeln!(
         page,
         "<p class=\"soft\">Hedgerow {} on {}. {} rows, {} s a phase, durability {}, seed {}, set otherwise: {}. Throughput is with \
@@ -141,7 +174,10 @@ fn head(page: &mut String, settings: &Value, results: &[Result]) {
     );
     let _ = writeln!(
         page,
-        "<p class=\"soft\"><b>file</b>: the store is a file in the directory given. <b>emulated</b>: the same file, slowed to {}</p>",
+        "<p class=\"soft\"><b>file</b>: the store is a file in the directory given ({}; sorted tables, where there are any: {}). <b>emulated</b>: \
+         the same file, slowed to {}</p>",
+        text("place"),
+        text("capacity"),
         text("emulation")
     );
     if let Some(note) = neighbours(results) {
@@ -155,22 +191,15 @@ fn head(page: &mut String, settings: &Value, results: &[Result]) {
         }
     }
     let _ = writeln!(page, "<nav>{links}</nav>\n<h2>Beside the paper</h2>");
-    let _ = writeln!(
-        page,
-        "<p class=\"soft\">The paper's baselines are other engines on real persistent memory; here they are mappings over, or \
-         settings of, this one. A factor above 1 means that what is named first is faster.</p>"
-    );
-    let mut columns = vec!["what"];
-    let media = media(results);
-    columns.extend(media.iter().map(|medium| medium.name()));
-    columns.push("paper");
+    let _ = writeln!(page, "<p class=\"soft\">{}</p>", escape(suite.caution));
+    let (mut head, differs) = columns(results);
+    head.insert(0, "what");
     let rows = compared(results).into_iter().map(|(_, factor, here)| {
         let mut row = vec![factor.what.clone()];
-        row.extend(here);
-        row.push(factor.paper.unwrap_or("").to_owned());
+        row.extend(cells(factor, here, differs));
         row
     });
-    markup_table(page, &columns, rows);
+    markup_table(page, &head, rows);
 }
 
 /// Whether others used the machine meanwhile.
@@ -189,6 +218,13 @@ fn section(page: &mut String, result: &Result, results: &[Result]) {
         let _ = writeln!(page, "<h4>{}</h4>", result.medium.name());
         for failure in &result.failures {
             let _ = writeln!(page, "<p class=\"failed\"><b>Failed:</b> {}</p>", escape(failure));
+        }
+        for FigureTable { title, settings, head, rows } in &result.tables {
+            let (title, settings) = (escape(title), escape(settings));
+            let _ =
+                writeln!(page, "<div class=\"card\">\n<h3>{title}</h3>\n<p class=\"soft\">{settings}.</p>");
+            markup_table(page, head, rows.iter().cloned());
+            page.push_str("</div>\n");
         }
         result.figures.iter().for_each(|figure| card(page, figure));
         phases(page, &result.phases);
@@ -216,26 +252,31 @@ fn phases(page: &mut String, phases: &[Measured]) {
         "threads",
         "operations",
         "ops/s",
+        "mean",
         "p50",
+        "p90",
         "p99",
         "p99.9",
         "p99.99",
         "max",
         "log B/op",
+        "below log B/op",
         "file B/op",
     ];
-    let rows = phases.iter().map(|Measured { variant, round, disturbed, report, log_bytes, .. }| {
-        let per_op = |bytes: u64| format!("{:.0}", bytes as f64 / report.operations.max(1) as f64);
-        let mut row =
-            vec![variant.clone(), round.to_string(), report.phase.clone(), report.threads.to_string()];
-        let star = if *disturbed { "*" } else { "" };
-        row.extend([count(report.operations as f64), format!("{}{star}", count(report.ops_per_s))]);
-        row.extend(
-            [report.p50_us, report.p99_us, report.p999_us, report.p9999_us, report.max_us].map(latency),
-        );
-        row.extend([per_op(*log_bytes), per_op(report.bytes_written)]);
-        row
-    });
+    let rows = phases.iter().map(
+        |Measured { variant, round, disturbed, report, log_bytes, below_log_bytes, .. }| {
+            let per_op = |bytes: u64| format!("{:.0}", bytes as f64 / report.operations.max(1) as f64);
+            let mut row =
+                vec![variant.clone(), round.to_string(), report.phase.clone(), report.threads.to_string()];
+            let star = if *disturbed { "*" } else { "" };
+            row.extend([count(report.operations as f64), format!("{}{star}", count(report.ops_per_s))]);
+            let r = report;
+            let latencies = [r.mean_us, r.p50_us, r.p90_us, r.p99_us, r.p999_us, r.p9999_us, r.max_us];
+            row.extend(latencies.map(latency));
+            row.extend([per_op(*log_bytes), per_op(*below_log_bytes), per_op(report.bytes_written)]);
+            row
+        },
+    );
     let _ = writeln!(page, "<details><summary>All {} phases in numbers</summary>", phases.len());
     markup_table(page, &head, rows);
     page.push_str("</details>\n");
