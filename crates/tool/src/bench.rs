@@ -2,8 +2,8 @@
 //!
 //! Owns the command's options and the order of its phases. The work is in the modules: [`workload`] (what is done),
 //! [`distribution`] (to which records), [`row`] (with which bytes, and how they are checked), [`store`] (on what), [`setting`] (with what switched off),
-//! [`driver`] (how it is timed), [`process`] (what it used), [`report`] (how it is told). [`focus`] repeats a paper's
-//! experiments with them, on what [`paper`] has for such suites, and draws [`chart`]s. The comparison with other engines
+//! [`driver`] (how it is timed), [`process`] (what it used), [`report`] (how it is told). [`focus`] and [`tiers`] repeat papers'
+//! experiments with them, on what [`paper`] has for both, and draw [`chart`]s. The comparison with other engines
 //! (`compare/`) uses the same modules.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -18,6 +18,7 @@ pub mod report;
 pub mod row;
 pub mod setting;
 pub mod store;
+pub mod tiers;
 pub mod workload;
 
 use std::path::PathBuf;
@@ -71,6 +72,8 @@ enum Suite {
     },
     /// The experiments of the FOCUS paper, as a report with charts.
     Focus(paper::PaperArgs),
+    /// The experiments of two papers on data larger than the fast tier, BushStore and DecouKV, as a report with charts.
+    Tiers(tiers::TiersArgs),
 }
 
 /// What a measurement is made with; the same for all suites.
@@ -120,6 +123,7 @@ pub fn run(args: Args) -> Result<(), String> {
         Suite::Ycsb { workloads, settings } => ("ycsb", workloads, settings),
         Suite::Fields { workloads, settings } => ("fields", workloads, settings),
         Suite::Focus(args) => return focus::run(args),
+        Suite::Tiers(args) => return tiers::run(args),
     };
     let workloads = names.iter().map(|name| Workload::find(name)).collect::<Result<Vec<_>, _>>()?;
     let shape = RowShape::new(settings.fields, settings.field_bytes)?;
