@@ -126,6 +126,7 @@ impl Engine {
         let (chains_merged, chains_merged_in_place) = self.merge_queue.merged();
         let (write_throttle_ns_per_kib, write_throttle_ns) = self.gc.throttle.paid();
         let bytes_to_move = if self.may_move() { self.missing_landing() } else { 0 };
+        let move_bytes = if self.may_move() { self.bytes_to_move(u64::MAX) } else { 0 };
         let oldest_snapshot = self.snapshots.oldest_since_ms();
         let of_cache = &self.cache.numbers;
         Metrics {
@@ -160,7 +161,7 @@ impl Engine {
                 &self.gc,
                 (self.clock.monotonic_ns(), bytes_to_move),
             ),
-            queues: QueueMetrics::of(self),
+            queues: QueueMetrics::of(&self.gc.controller, self.groups_owed(), move_bytes),
             write_throttle_ns_per_kib,
             write_throttle_ns,
             oldest_snapshot_age_ms: oldest_snapshot

@@ -2,7 +2,7 @@
 //!
 //! Owns what is known of these. Promises that asking turns no knob. Must not know when one turns.
 
-use crate::db::engine::Engine;
+use crate::scheduler::controller::Controller;
 
 /// The two queues of background work, and what may wait in each: merges of groups of sealed keys, which take processors, and moves of rows and merges of sorted tables, which take the disk.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -20,12 +20,12 @@ pub struct QueueMetrics {
 }
 
 impl QueueMetrics {
-    pub(super) fn of(engine: &Engine) -> QueueMetrics {
-        let controller = &engine.gc.controller;
+    /// Of groups that wait for a merge there are `groups_owed` times as many as may, and a move takes out `move_bytes` now.
+    pub(super) fn of(controller: &Controller, groups_owed: f64, move_bytes: u64) -> QueueMetrics {
         QueueMetrics {
             groups_max: controller.groups_max().into(),
-            groups_owed_percent: (engine.groups_owed() * 100.0) as u64,
-            move_bytes: if engine.may_move() { engine.bytes_to_move(u64::MAX) } else { 0 },
+            groups_owed_percent: (groups_owed * 100.0) as u64,
+            move_bytes,
             runs_max: controller.runs_max() as u64,
             knob_turns: controller.turns().into(),
         }

@@ -680,8 +680,8 @@ fn what_is_done_by_hand_leaves_the_size_of_moves() {
     let tiers = (FastTier::simulated(&sim), CapacityTier::simulated(&sim));
     let db = Db::open_at(tiers, tight_options(false), clock.clone()).unwrap();
     let table = db.create_table("t", Schema::new().field("n", Type::U64)).unwrap();
-    let size = &table.engine().gc.run_size;
-    let lags = Look { missing: 1.0, is_moving: true, is_short: true };
+    let size = &table.engine().gc.controller;
+    let lags = Look { missing: 1.0, is_moving: true, is_short: true, groups: 0.0 };
     (1..=10).for_each(|tick| size.record(lags, tick * 100_000_000));
     assert_eq!(size.eighths(), 4);
     for n in 0..20u64 {

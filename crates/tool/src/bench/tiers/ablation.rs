@@ -44,6 +44,8 @@ const BASES: [Base; 2] = [Base::Tier, Base::ShortIndex];
 
 const ABLATIONS: &[Ablation] = &[
     Ablation { name: "no sealing", base: Base::ShortIndex, set: &["seal=off"] },
+    Ablation { name: "coupled", base: Base::ShortIndex, set: &["coupled=on"] },
+    Ablation { name: "knobs fixed", base: Base::ShortIndex, set: &["groups_max=16", "run_eighths=1"] },
     Ablation { name: "no merge", base: Base::Tier, set: &["merge=off"] },
     Ablation { name: "merge by copy", base: Base::Tier, set: &["swim=off"] },
     Ablation { name: "a flush for each field", base: Base::Tier, set: &["line_flush=off"] },
