@@ -108,19 +108,20 @@ impl Engine {
     /// The gc thread.
     pub(crate) fn gc_loop(&self) {
         let (mut backoff, mut seen) = (IdleBackoff::new(Duration::from_millis(2)), (0, 0));
-        let anything_new = |seen: &mut (u64, u64)| {
-            // What expires may go without a sequence.
-            let now = (self.log.last_sequence(), self.counters.sum(Count::Expired));
-            let before = std::mem::replace(seen, now);
-            before != *seen || self.gc.requested.load(Ordering::SeqCst)
-        };
         // After a failed sync nothing can be freed any more, and whoever waits for space is told so when he tries again.
-        while self.scheduler.back_off(&mut backoff, || anything_new(&mut seen))
+        while self.scheduler.back_off(&mut backoff, || self.is_anything_new(&mut seen))
             && self.log.check_writable().is_ok()
         {
             // While space is low and cycles get something done, one follows the other.
             while self.gc_cycle() && !self.scheduler.is_stopped() {}
         }
+    }
+
+    /// Whether there may be work for gc that was not there when this was asked before.
+    pub(crate) fn is_anything_new(&self, seen: &mut (u64, u64)) -> bool {
+        // What expires may go without a sequence.
+        let now = (self.log.last_sequence(), self.counters.sum(Count::Expired));
+        std::mem::replace(seen, now) != now || self.gc.requested.load(Ordering::SeqCst)
     }
 
     /// One cycle of the gc thread; whether another should follow at once.
@@ -386,6 +387,9 @@ impl Engine {
                 "{of_readers} empty segments, {} bytes, wait for a reader to leave `Table::read` or a scan, or to drop a `ReadGuard`",
                 bytes(of_readers as u64)
             ));
+        }
+        if self.log.has_retired_leaves() {
+            pins.push("leaves of the index that were merged wait for a reader, too".into());
         }
         let quarantined = self.log.segments_quarantined();
         if quarantined > 0 {

@@ -221,6 +221,11 @@ impl<X: LeafExtents> GroupWriter<X> {
         self.open.is_none() && self.written.is_empty()
     }
 
+    /// How many extents it takes so far.
+    pub fn extents(&self) -> usize {
+        self.written.len() + usize::from(self.open.is_some())
+    }
+
     /// Adds an entry, whose key is above those before, and no longer than an extent has room for.
     ///
     /// # Errors

@@ -12,7 +12,6 @@ use super::engine::Engine;
 use super::merging::TablesForMerge;
 use crate::runs::merging::{MergeJob, MergeLimits, Merged};
 use crate::scheduler::{IdleBackoff, Job};
-use crate::sync::atomic::Ordering;
 use crate::{Durability, Result};
 
 /// How much index memory is touched ahead of its use.
@@ -20,6 +19,9 @@ const INDEX_LEAD_BYTES: u64 = 4 << 20;
 
 /// How long the one thread of a store whose queues are coupled sleeps while there is work.
 const COUPLED_PAUSE: Duration = Duration::from_millis(2);
+
+/// And how many cycles of gc follow one another before anything else is done.
+const COUPLED_CYCLES: usize = 8;
 
 /// A shorter interval between syncs would be no pause at all.
 const SYNC_INTERVAL_MIN: Duration = Duration::from_millis(1);
@@ -213,11 +215,16 @@ impl Engine {
     /// What the threads of gc, of sealing, and of merges of groups and of sorted tables do, by one.
     fn coupled_loop(&self) {
         let (mut backoff, mut rounds) = (IdleBackoff::new(COUPLED_PAUSE), TableMerges::default());
-        let (mut seen, mut due_ns) = (0, 0);
+        let (mut seen, mut due_ns) = ((0, 0), 0);
+        drop(self.tell_opened_groups_apart());
         while self.scheduler.back_off(&mut backoff, || self.is_anything_new(&mut seen))
             && self.log.check_writable().is_ok()
         {
-            self.gc_cycle();
+            for _ in 0..COUPLED_CYCLES {
+                if !self.gc_cycle() {
+                    break;
+                }
+            }
             // What goes wrong is told to others, as in the threads of these.
             drop(self.seal_if_wanted());
             drop(self.merge_groups_where_wanted());
@@ -226,11 +233,6 @@ impl Engine {
                 due_ns = self.clock.monotonic_ns() + pause.as_nanos() as u64;
             }
         }
-    }
-
-    fn is_anything_new(&self, seen: &mut u64) -> bool {
-        let last = self.log.last_sequence();
-        std::mem::replace(seen, last) != last || self.gc.requested.load(Ordering::SeqCst)
     }
 
     /// Sleeps as [`Scheduler::sleep`](crate::scheduler::Scheduler::sleep). That merges are refused for a while is no reason to keep what dropped tables had.

@@ -342,9 +342,12 @@ impl Engine {
             // A seal or a move that has just ended.
             return Ok(());
         }
-        // Whoever moves rows is told in any case.
-        let (by_move, by_seal) = (self.may_gain_index(), self.may_gain_index_by_seal());
-        if !(by_move || by_seal) || waits.are_enough() || !self.has_gc_thread() {
+        let is_sealed = self.may_gain_index_by_seal();
+        if is_sealed {
+            // Whoever moves rows is told all the same. How many keys it has when it is full says nothing while a seal is about to make room.
+            self.gc.refuse_index(None);
+        }
+        if !(is_sealed || self.may_gain_index()) || waits.are_enough() || !self.has_gc_thread() {
             return Err(full);
         }
         if !self.options.wait_for_space {
@@ -354,7 +357,7 @@ impl Engine {
         }
         let waited = self.await_gc_cycle(returns, WAIT);
         // Cycles of gc say nothing of a seal that is under way.
-        waits.record(if self.index_waits_for_seal() { WaitOutcome::Unanswered } else { waited });
+        waits.record(if self.is_making_room_in_index() { WaitOutcome::Unanswered } else { waited });
         Ok(())
     }
 

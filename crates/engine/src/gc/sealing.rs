@@ -27,6 +27,7 @@ use crate::levels::{
 };
 use crate::log::{LeafWriter, LogView, PlaceState};
 use crate::scheduler::IdleBackoff;
+use crate::scheduler::gc_state::LeftBySeal;
 use crate::scheduler::throttle::SpaceLeft;
 use crate::sync::atomic::Ordering;
 use crate::{ErrorKind, Result};
@@ -47,8 +48,9 @@ const TOMBSTONES_SHARE: u64 = 4;
 const SLICE_KEYS: u64 = 512 << 10;
 /// And those that are looked at in vain.
 const LOOKED_AT_KEYS: u64 = 64 << 10;
-/// A move that waits between two of them has so long to begin.
-const MOVES_BEGIN_WITHIN: Duration = Duration::from_millis(32);
+/// So often, and so far apart, is looked whether a move that waits between two of them has begun.
+const MOVES_BEGIN_LOOKS: u32 = 16;
+const MOVES_BEGIN_PAUSE: Duration = Duration::from_millis(2);
 /// Keys that are looked at under one guard, and those that the young index forgets together: meanwhile an appender is held.
 const STEP: usize = 1024;
 const FORGOTTEN_TOGETHER: usize = 128;
@@ -62,6 +64,8 @@ const GROUPS_PARTS: u64 = 32;
 const L1_SHARE_MAX: u64 = 32;
 /// Filters take this share of the index, at most.
 const FILTERS_SHARE: u64 = 3;
+/// So many times the groups that may wait are a reason for a merge, and none to let more of them wait.
+const WANTED: f64 = 1.25;
 /// With so many no more are made: merging them finds no room.
 const GROUPS_HELD_AT: usize = 64;
 
@@ -127,8 +131,9 @@ fn groups_owed(groups: &GroupLevels, groups_max: u32) -> f64 {
     let (count, most) = (groups.l0().len() as f64, f64::from(groups_max));
     let of_l0: u64 = groups.l0().iter().map(|of| of.group.entries()).sum();
     let of_l1 = groups.l1().entries().max(1) as f64;
-    // Two are not worth a merge, however small the one below is.
+    // Two are not worth a merge, however small the one below is; and many beside a small one are no sign that merges do not keep up.
     let by_keys = if count > 2.0 { (of_l0 * GROUPS_PARTS) as f64 / (of_l1 * most) } else { 0.0 };
+    let by_keys = if of_l0 as f64 > of_l1 { by_keys.min(WANTED) } else { by_keys };
     by_keys.max(count / most)
 }
 
@@ -197,8 +202,10 @@ impl Engine {
             let (sealed, failed) = self.seal_largest_tables();
             done = done.and(failed);
             // What came meanwhile is not among it: that was not looked at.
-            let left = before - before * sealed.min(keys) / keys.max(1);
-            self.gc.sealed(left, self.gc.segments.load(Ordering::Relaxed));
+            let gone = u128::from(before) * u128::from(sealed.min(keys)) / u128::from(keys.max(1));
+            let left = before - gone as u64;
+            let growth = growth_to_seal(left, self.options.index_bytes_max);
+            self.gc.sealed(left, growth, self.gc.segments.load(Ordering::Relaxed));
             self.free_garbage();
             self.log.space().has_changed();
         }
@@ -273,9 +280,9 @@ impl Engine {
         if young < from {
             return false;
         }
-        let (left, freed) = self.gc.left_by_seal(young);
-        let has_grown = young >= left + growth_to_seal(left, most);
-        let freed = self.gc.segments.load(Ordering::Relaxed) - freed;
+        let LeftBySeal { young_bytes: left, growth, freed } = self.gc.left_by_seal(young);
+        let has_grown = young >= left + growth.min(most / SEALS_AGAIN_AFTER);
+        let freed = self.gc.segments.load(Ordering::Relaxed).saturating_sub(freed);
         let was_freed = freed * FREED_SHARE > u64::from(self.log.space().segment_extents());
         (has_grown || self.is_index_tight() && was_freed)
             && !self.waits_for_merge()
@@ -320,12 +327,13 @@ impl Engine {
     pub(crate) fn may_gain_index_by_seal(&self) -> bool {
         // What a seal made nobody's is free once readers have gone.
         let is_garbage = || self.arena.bytes() > self.young_index_bytes() + self.options.index_bytes_max / 32;
-        self.wants_seal() || self.is_sealing() || self.waits_for_merge() || is_garbage()
+        let waits_for_leaves = || self.may_gain_leaves() && !self.has_room_to_seal();
+        self.wants_seal() || self.is_sealing() || self.waits_for_merge() || is_garbage() || waits_for_leaves()
     }
 
-    /// Whether a new key that was refused waits for who seals, or for a merge without which nobody does.
-    pub(crate) fn index_waits_for_seal(&self) -> bool {
-        self.is_sealing() || self.waits_for_merge()
+    /// Whether what a new key that was refused waits for is under way: a seal, or a merge without which there is none.
+    pub(crate) fn is_making_room_in_index(&self) -> bool {
+        self.is_sealing() || self.waits_for_merge() && self.may_gain_leaves()
     }
 
     fn is_sealing(&self) -> bool {
@@ -363,8 +371,9 @@ impl Engine {
             return 0.0;
         }
         let groups_max = self.gc.controller.groups_max();
-        let of_table = |table: &Arc<TableShared>| groups_owed(&table.levels.groups(), groups_max);
-        self.catalog.all().iter().map(of_table).fold(0.0, f64::max)
+        let tables = self.catalog.all();
+        let with_groups = tables.iter().filter(|table| table.levels.has_groups());
+        with_groups.map(|table| groups_owed(&table.levels.groups(), groups_max)).fold(0.0, f64::max)
     }
 
     /// Merges the groups of a table if they are many, or much of them is gone, and there is room.
@@ -380,6 +389,7 @@ impl Engine {
             && of_l0 * 2 > self.filter_keys_max(table, filters)
             && of_l0 * L1_SHARE_MAX > groups.l1().entries();
         let is_wanted = groups_owed(&groups, self.gc.controller.groups_max()) > 1.0
+            || is_held(table)
             || fills_filter && groups.newest_first().count() > 1
             || table.levels.groups_are_worn(self.emptied_and_segments());
         if !is_wanted {
@@ -401,10 +411,14 @@ impl Engine {
             });
         let counting = table.levels.sealed_rows().min(entries);
         let live = (u128::from(bytes) * u128::from(counting) / u128::from(entries.max(1))) as u64;
-        let bytes = if self.gc.merge_of_groups_lacked_room() { bytes } else { live + live / 8 };
-        let (room, wanted) = (self.room(), bytes.div_ceil(self.log.leaf_bytes_max()));
+        let leaf_bytes_max = self.log.leaf_bytes_max();
+        let lacked =
+            self.gc.merge_of_groups_lacked(table.id.load(Ordering::Acquire), self.log.segments_emptied());
+        let wanted =
+            (live + live / 8).div_ceil(leaf_bytes_max).max(lacked).min(bytes.div_ceil(leaf_bytes_max));
+        let room = self.room();
         // It makes room in the end; or a seal waits for it, which makes room in the index, and writers for that.
-        let is_for_writers = wanted < extents || is_held(table);
+        let is_for_writers = wanted + (extents / 4).max(1) <= extents || is_held(table);
         let kept = if is_for_writers { 0 } else { self.left_to_writers(room) };
         u64::from(room.available.saturating_sub(kept)) >= wanted
     }
@@ -422,23 +436,25 @@ impl Engine {
             let alone = self.gc.moving.lock();
             let slice = self.seal_slice(&run, &mut cursor, goes_on)?;
             drop(alone);
-            self.let_moves_begin();
             let Some(slice) = slice else { return Ok(sealed) };
             (sealed, goes_on) = (sealed + slice.sealed, goes_on || slice.written > 0);
             if slice.is_last || self.scheduler.is_stopped() {
                 return Ok(sealed);
             }
+            self.let_moves_begin();
         }
     }
 
-    /// Between two slices: a move that waits is to have begun before the next.
+    /// Between two slices: a move that waits is to have begun before the next, or gc to have seen that there is none.
     fn let_moves_begin(&self) {
-        let until_ns = self.clock.monotonic_ns() + MOVES_BEGIN_WITHIN.as_nanos() as u64;
-        let waits =
-            || self.has_gc_thread() && !self.options.coupled && self.wants_move() && !self.gc.is_moving();
-        while waits() && self.clock.monotonic_ns() < until_ns && self.scheduler.sleep(MOVES_BEGIN_WITHIN / 16)
-        {
+        let cycles = self.gc.cycles();
+        let waits = || self.wants_move() && !self.gc.is_moving() && self.gc.cycles() == cycles;
+        for _ in 0..MOVES_BEGIN_LOOKS {
+            if self.options.coupled || !self.has_gc_thread() || !waits() {
+                return;
+            }
             self.scheduler.wake();
+            self.scheduler.sleep(MOVES_BEGIN_PAUSE);
         }
     }
 
@@ -655,7 +671,6 @@ impl Engine {
         let merging: Vec<&Group> = merging.collect();
         let Some(merged) = self.write_merged_group(&run, &merging, &mut leaves)? else { return Ok(()) };
         let merged = merged.stamped(run.below);
-        self.gc.record_merge_of_groups(true);
         self.gc.count_keys_sealed(0, merged.entries());
         self.publish_groups(table, run.id, leaves, |levels| {
             levels.set_merged(&groups, (upto, emptied), merged, &self.log)
@@ -684,7 +699,8 @@ impl Engine {
                 let is_kept =
                     slot.is_some_and(|slot| view.kept(slot.offset(), merged.stamp()) == PlaceState::There);
                 if is_kept && !push_or_end(writer.push(key, word))? {
-                    self.gc.record_merge_of_groups(false);
+                    let lacked = writer.extents() as u64 + 1;
+                    self.gc.record_merge_of_groups_lacked(run.id, lacked, self.log.segments_emptied());
                     return Ok(None);
                 }
                 merged.advance(|_, _| ()).map_err(damaged_leaf)?;

@@ -8,9 +8,10 @@
 //! to be free as one takes out, and half of the least more.
 //!
 //! **How many groups of sealed keys wait for a merge** (IMTN). More of them are merged together, and the group below them is written less often; the price is that who looks for a key
-//! may have more of them to look into. So while merges do not keep up more may wait, and fewer while moves do not: the processors have time then.
+//! may have more of them to look into. So while merges do not keep up more may wait, and fewer while moves alone do not: the processors have time then.
 //!
-//! Where both queues lag no knob turns: writers are held then. At rest both go back.
+//! With nothing to do either goes back. Groups turn no other knob than theirs: smaller moves would leave merges no more of the processors, and what keeps groups from being merged (no room, a
+//! reader, a damaged leaf) is no reason to move otherwise.
 
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU32, Ordering};
@@ -63,22 +64,17 @@ pub(crate) struct Look {
     pub(crate) is_moving: bool,
     /// There is less room than what moves of the least size wait for.
     pub(crate) is_short: bool,
-    /// Of the groups that wait for a merge there are so many times as many as may: from 1 on one is wanted.
-    pub(crate) groups: f64,
 }
 
 /// What was seen lately.
 #[derive(Debug, Default)]
 struct Watch {
     tick_ns: u64,
-    /// In this tick: the most of the room that was missing while rows moved, the most groups, and whether any moved or had to be merged, or were about to whatever a move takes.
+    /// In this tick: the most of the room that was missing while rows moved, and whether any moved, or were about to whatever a move takes.
     worst: f64,
-    most_groups: f64,
     is_busy: bool,
-    /// Ticks in a row in which moves lagged, merges did, or there was nothing to do.
-    moves_lag: u32,
-    merges_lag: u32,
-    resting: u32,
+    moves: TicksInARow,
+    merges: TicksInARow,
 }
 
 impl FixedKnobs {
@@ -145,20 +141,19 @@ impl Controller {
         reached
     }
 
-    /// Somebody looked. Room that is missing while no row moves is for gc to make: larger moves would not help, and take out rows for which there is room.
-    pub(crate) fn record(&self, look: Look, now_ns: u64) {
+    /// Somebody looked. Room that is missing while no row moves is for gc to make: larger moves would not help, and take out rows for which there is room. `groups` says of the groups that wait for a merge how many times as
+    /// many there are as may; above 1 one is wanted. It is asked once in each tick.
+    pub(crate) fn record(&self, look: Look, groups: impl FnOnce() -> f64, now_ns: u64) {
         let mut watch = self.watch.lock();
         watch.worst = if look.is_moving { watch.worst.max(look.missing) } else { watch.worst };
-        watch.most_groups = watch.most_groups.max(look.groups);
-        watch.is_busy |= look.is_moving || look.is_short || look.groups >= 1.0;
+        watch.is_busy |= look.is_moving || look.is_short;
         if now_ns.saturating_sub(watch.tick_ns) < TICK_NS {
             return;
         }
         watch.tick_ns = now_ns;
-        if let Some((eighths, groups_max)) = watch.end_tick(self.eighths(), self.groups_max()) {
-            self.turn(&self.eighths, self.fixed.eighths.unwrap_or(eighths));
-            self.turn(&self.groups_max, self.fixed.groups_max.unwrap_or(groups_max));
-        }
+        let (eighths, groups_max) = watch.end_tick(groups(), (self.eighths(), self.groups_max()));
+        self.turn(&self.eighths, self.fixed.eighths.unwrap_or(eighths));
+        self.turn(&self.groups_max, self.fixed.groups_max.unwrap_or(groups_max));
     }
 
     fn turn(&self, knob: &AtomicU32, to: u32) {
@@ -168,53 +163,91 @@ impl Controller {
 }
 
 impl Watch {
-    /// What the knobs are to be from now on, if anything was seen often enough.
-    fn end_tick(&mut self, eighths: u32, groups_max: u32) -> Option<(u32, u32)> {
-        let (worst, most_groups) = (std::mem::take(&mut self.worst), std::mem::take(&mut self.most_groups));
-        let is_busy = std::mem::take(&mut self.is_busy);
-        let next = |ticks: u32, is_so: bool| if is_so { ticks + 1 } else { 0 };
-        self.moves_lag = next(self.moves_lag, worst >= LAGS_FROM);
-        self.merges_lag = next(self.merges_lag, most_groups >= GROUPS_LAG_FROM);
-        self.resting = next(self.resting, !is_busy);
-        let (moves_lag, merges_lag) = (self.moves_lag >= TICKS, self.merges_lag >= TICKS);
-        let next = match (moves_lag, merges_lag, self.resting >= TICKS) {
-            (true, true, _) => (eighths, groups_max),
-            (true, false, _) => {
-                ((2 * eighths).min(EIGHTHS[1]), (groups_max - GROUPS_STEP).max(GROUPS_RANGE[0]))
-            }
-            (false, true, _) => {
-                ((eighths / 2).max(EIGHTHS[0]), (groups_max + GROUPS_STEP).min(GROUPS_RANGE[1]))
-            }
-            (false, false, true) => {
-                let towards_rest = groups_max.clamp(GROUPS - GROUPS_STEP, GROUPS + GROUPS_STEP);
-                let groups_max = match groups_max {
-                    near if near == towards_rest => GROUPS,
-                    less if less < GROUPS => less + GROUPS_STEP,
-                    more => more - GROUPS_STEP,
-                };
-                ((eighths / 2).max(EIGHTHS[0]), groups_max)
-            }
-            (false, false, false) => return None,
+    /// What the knobs are to be from now on.
+    fn end_tick(&mut self, groups: f64, (eighths, groups_max): (u32, u32)) -> (u32, u32) {
+        let (worst, is_busy) = (std::mem::take(&mut self.worst), std::mem::take(&mut self.is_busy));
+        self.moves.saw(worst >= LAGS_FROM, !is_busy);
+        self.merges.saw(groups >= GROUPS_LAG_FROM, groups <= 1.0);
+        let (moves, merges) = (self.moves.seen_often(), self.merges.seen_often());
+        // Neither queue has anything to give to the other while both lag.
+        let groups_max = match (moves, merges) {
+            (_, Some(Seen::Lag)) if !self.moves.lags => (groups_max + GROUPS_STEP).min(GROUPS_RANGE[1]),
+            (Some(Seen::Lag), _) if !self.merges.lags => fewer_groups(groups_max),
+            (_, Some(Seen::Rest)) if !self.moves.lags => towards(GROUPS, groups_max),
+            _ => groups_max,
         };
-        (self.moves_lag, self.merges_lag, self.resting) = (0, 0, 0);
-        Some(next)
+        (next_eighths(eighths, moves), groups_max)
     }
+}
+
+/// What was seen of a queue in several ticks in a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Seen {
+    /// It does not keep up.
+    Lag,
+    /// There is nothing to do.
+    Rest,
+}
+
+/// Ticks in a row in which a queue lagged, or had nothing to do.
+#[derive(Debug, Default)]
+struct TicksInARow {
+    lagging: u32,
+    resting: u32,
+    /// It lagged in the last one.
+    lags: bool,
+}
+
+impl TicksInARow {
+    fn saw(&mut self, lags: bool, rests: bool) {
+        self.lags = lags;
+        self.lagging = if lags { self.lagging + 1 } else { 0 };
+        self.resting = if rests { self.resting + 1 } else { 0 };
+    }
+
+    /// What was seen often enough; from then on it has to be seen as often again.
+    fn seen_often(&mut self) -> Option<Seen> {
+        let seen = match (self.lagging >= TICKS, self.resting >= TICKS) {
+            (true, _) => Seen::Lag,
+            (false, true) => Seen::Rest,
+            (false, false) => return None,
+        };
+        (self.lagging, self.resting) = (0, 0);
+        Some(seen)
+    }
+}
+
+fn next_eighths(eighths: u32, seen: Option<Seen>) -> u32 {
+    match seen {
+        Some(Seen::Lag) => (2 * eighths).min(EIGHTHS[1]),
+        Some(Seen::Rest) => (eighths / 2).max(EIGHTHS[0]),
+        None => eighths,
+    }
+}
+
+fn fewer_groups(groups_max: u32) -> u32 {
+    groups_max.saturating_sub(GROUPS_STEP).max(GROUPS_RANGE[0])
+}
+
+/// One step from `now`, or less if it is nearer.
+fn towards(rest: u32, now: u32) -> u32 {
+    if now > rest { (now - GROUPS_STEP.min(now)).max(rest) } else { (now + GROUPS_STEP).min(rest) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const REST: Look = Look { missing: 0.0, is_moving: false, is_short: false, groups: 0.0 };
+    const REST: Look = Look { missing: 0.0, is_moving: false, is_short: false };
 
     fn moving(missing: f64) -> Look {
-        Look { missing, is_moving: true, is_short: true, groups: 0.0 }
+        Look { missing, is_moving: true, is_short: true }
     }
 
     /// The sizes after each of these looks, a tenth of a second apart.
     fn sizes(size: &Controller, from_tick: u64, looks: &[Look]) -> Vec<u32> {
         let each = |(tick, look): (u64, &Look)| {
-            size.record(*look, (from_tick + tick) * TICK_NS);
+            size.record(*look, || 0.0, (from_tick + tick) * TICK_NS);
             size.eighths()
         };
         (1..).zip(looks).map(each).collect()
@@ -267,23 +300,26 @@ mod tests {
     fn the_worst_of_a_tick_counts() {
         let size = Controller::default();
         for n in 1..=31 {
-            size.record(if n % 10 == 4 { moving(0.7) } else { REST }, n * TICK_NS / 10);
+            size.record(if n % 10 == 4 { moving(0.7) } else { REST }, || 0.0, n * TICK_NS / 10);
         }
         assert_eq!(size.eighths(), 2);
         for n in 32..=92 {
-            size.record(if n % 10 == 4 { moving(0.1) } else { REST }, n * TICK_NS / 10);
+            size.record(if n % 10 == 4 { moving(0.1) } else { REST }, || 0.0, n * TICK_NS / 10);
         }
         assert_eq!(size.eighths(), 2, "something moved in each");
     }
 
-    fn merging(groups: f64) -> Look {
-        Look { groups, ..REST }
+    /// What is seen of moves, and of groups.
+    type Both = (Look, f64);
+
+    fn merging(groups: f64) -> Both {
+        (REST, groups)
     }
 
     /// Both knobs after each of these looks.
-    fn knobs(of: &Controller, from_tick: u64, looks: &[Look]) -> Vec<(u32, u32)> {
-        let each = |(tick, look): (u64, &Look)| {
-            of.record(*look, (from_tick + tick) * TICK_NS);
+    fn knobs(of: &Controller, from_tick: u64, looks: &[Both]) -> Vec<(u32, u32)> {
+        let each = |(tick, (look, groups)): (u64, &Both)| {
+            of.record(*look, || *groups, (from_tick + tick) * TICK_NS);
             (of.eighths(), of.groups_max())
         };
         (1..).zip(looks).map(each).collect()
@@ -297,49 +333,71 @@ mod tests {
         assert_eq!(seen, [(1, 16), (1, 16), (1, 18), (1, 18), (1, 18), (1, 20), (1, 20)]);
         knobs(&of, 7, &[merging(9.0); 60]);
         assert_eq!((of.eighths(), of.groups_max()), (1, 32), "no more than that");
-        knobs(&of, 67, &[moving(0.9); 60]);
+        knobs(&of, 67, &[(moving(0.9), 0.5); 60]);
         assert_eq!((of.eighths(), of.groups_max()), (4, 8));
         knobs(&of, 127, &[merging(2.0); 3]);
-        assert_eq!((of.eighths(), of.groups_max()), (2, 10), "what is merged is not left waiting for a disk");
+        assert_eq!((of.eighths(), of.groups_max()), (2, 10));
     }
 
     #[test]
     fn at_rest_both_knobs_go_back() {
-        for looks in [[merging(3.0); 40], [moving(0.9); 40]] {
+        for looks in [[merging(3.0); 40], [(moving(0.9), 0.0); 40]] {
             let of = Controller::default();
             knobs(&of, 0, &looks);
             assert_ne!(of.groups_max(), 16);
-            knobs(&of, 40, &[REST; 30]);
+            // As many groups as may wait are no work.
+            knobs(&of, 40, &[merging(1.0); 30]);
             assert_eq!((of.eighths(), of.groups_max()), (1, 16));
             let turns = of.turns();
-            knobs(&of, 70, &[REST; 100]);
+            knobs(&of, 70, &[merging(1.0); 100]);
             assert_eq!(of.turns(), turns, "and stay");
         }
     }
 
-    /// Writers are held then: neither queue has anything to give to the other.
+    /// Whatever keeps groups from being merged: moves take what they need.
     #[test]
-    fn no_knob_turns_while_both_queues_lag() {
+    fn groups_keep_no_move_from_growing_and_none_large() {
         let of = Controller::default();
-        let both = Look { groups: 2.0, ..moving(0.9) };
-        assert_eq!(knobs(&of, 0, &[both; 20]), [(1, 16); 20]);
+        assert_eq!(*knobs(&of, 0, &[(moving(0.9), 2.0); 9]).last().unwrap(), (4, 16));
+        knobs(&of, 9, &[merging(2.0); 60]);
+        assert_eq!((of.eighths(), of.groups_max()), (1, 32));
     }
 
     /// A load of any kind: after a while nothing turns any more.
     #[test]
     fn knobs_settle_under_a_load_that_stays_the_same() {
-        for (moves, groups) in [(0.0, 1.2), (0.3, 1.4), (0.6, 0.2), (0.2, 1.7), (0.9, 1.9)] {
+        for (moves, groups) in [(0.0, 1.2), (0.3, 1.4), (0.6, 0.2), (0.2, 1.7), (0.9, 1.9), (0.9, 1.0)] {
             let of = Controller::default();
             let look = |tick: usize| {
                 let groups = if tick.is_multiple_of(2) { groups } else { groups - 0.4 };
-                Look { groups, ..moving(moves) }
+                (moving(moves), groups)
             };
-            let looks: Vec<Look> = (0..200).map(look).collect();
+            let looks: Vec<Both> = (0..200).map(look).collect();
             knobs(&of, 0, &looks);
             let turns = of.turns();
             knobs(&of, 200, &looks);
             assert_eq!(of.turns(), turns, "{moves} {groups}");
         }
+    }
+
+    /// Though what is seen of one comes a tick after what is seen of the other.
+    #[test]
+    fn groups_stay_while_both_queues_lag() {
+        let of = Controller::default();
+        knobs(&of, 0, &[(moving(0.9), 1.2); 2]);
+        let seen = knobs(&of, 2, &[(moving(0.9), 2.0); 20]);
+        assert!(seen.iter().all(|(_, groups_max)| *groups_max == 16), "{seen:?}");
+    }
+
+    #[test]
+    fn a_tick_asks_for_groups_once() {
+        let (of, asked) = (Controller::default(), std::cell::Cell::new(0));
+        let groups = || {
+            asked.set(asked.get() + 1);
+            0.0
+        };
+        (1..=100).for_each(|n| of.record(REST, groups, n * TICK_NS / 10));
+        assert_eq!(asked.get(), 10);
     }
 
     #[test]
@@ -349,9 +407,14 @@ mod tests {
         assert_eq!(said(Some(5), None), "run_eighths is 5; it must be 1 to 4");
         assert_eq!(said(None, Some(0)), "groups_max is 0; it must be 1 to 64");
         let of = Controller::with(fixed);
-        for looks in [[moving(0.9); 40], [merging(3.0); 40], [REST; 40]] {
+        for looks in [[(moving(0.9), 0.0); 40], [merging(3.0); 40], [merging(0.0); 40]] {
             assert!(knobs(&of, 0, &looks).iter().all(|knobs| *knobs == (2, 9)));
         }
         assert_eq!(of.turns(), 0);
+        for groups_max in [1, 64] {
+            let of = Controller::with(FixedKnobs::new(None, Some(groups_max)).unwrap());
+            knobs(&of, 0, &[(moving(0.9), 0.0); 9]);
+            assert_eq!((of.eighths(), of.groups_max()), (4, groups_max));
+        }
     }
 }

@@ -14,6 +14,17 @@ use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Mutex, RwLock};
 use crate::{Error, ErrorKind};
 
+/// What the last seal left.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct LeftBySeal {
+    /// What the young index took.
+    pub(crate) young_bytes: u64,
+    /// There is another once it has grown by so much.
+    pub(crate) growth: u64,
+    /// Segments that had been freed.
+    pub(crate) freed: u64,
+}
+
 /// What gc shares with those who wait for it.
 #[derive(Default)]
 pub(crate) struct GcState {
@@ -62,9 +73,9 @@ pub(crate) struct GcState {
     pub(crate) sealing: Mutex<()>,
     pub(crate) merging_groups: Mutex<()>,
     /// What the young index took after the last seal, and how many segments had been freed by then.
-    left_by_seal: [AtomicU64; 2],
-    /// The last merge of groups found no room for all that they have.
-    groups_lacked_room: AtomicBool,
+    left_by_seal: Mutex<LeftBySeal>,
+    /// The table whose groups found no room when they were merged last, how many extents they want at least, and how many segments had been emptied by then.
+    groups_lacked: Mutex<Option<(u32, u64, u64)>>,
     /// Keys that were sealed, and those that were written when groups were merged.
     keys_sealed: [AtomicU64; 2],
     /// What the index took when the last move had ended.
@@ -430,12 +441,14 @@ impl GcState {
         }
     }
 
-    /// A seal is done: the young index takes so many bytes, and so many segments have been freed since the store was opened.
-    pub(crate) fn sealed(&self, young_bytes: u64, freed: u64) {
-        [young_bytes, freed]
-            .iter()
-            .zip(&self.left_by_seal)
-            .for_each(|(now, left)| left.store(*now, Ordering::Relaxed));
+    /// A seal is done: the young index takes so many bytes, after `growth` more of which there may be another, and so many segments have been freed since the store was opened.
+    ///
+    /// One that took out less than a quarter of what the last asked for was for nothing: the next waits for twice as much as that.
+    pub(crate) fn sealed(&self, young_bytes: u64, growth: u64, freed: u64) {
+        let mut last = self.left_by_seal.lock();
+        let was_in_vain = last.growth > 0 && young_bytes + last.growth / 4 > last.young_bytes + last.growth;
+        let growth = if was_in_vain { growth.max(2 * last.growth) } else { growth };
+        *last = LeftBySeal { young_bytes, growth, freed };
     }
 
     /// So many keys left memory, or were written anew with others.
@@ -451,20 +464,21 @@ impl GcState {
     }
 
     /// What was told of the last seal, where the young index takes so many bytes now. What it left is not there any more as soon as all of it is less.
-    pub(crate) fn left_by_seal(&self, young_bytes: u64) -> (u64, u64) {
-        let [left, freed] = &self.left_by_seal;
-        let left = left.fetch_min(young_bytes, Ordering::Relaxed).min(young_bytes);
-        (left, freed.load(Ordering::Relaxed))
+    pub(crate) fn left_by_seal(&self, young_bytes: u64) -> LeftBySeal {
+        let mut last = self.left_by_seal.lock();
+        last.young_bytes = last.young_bytes.min(young_bytes);
+        *last
     }
 
-    /// A merge of groups found room for all, or it did not.
-    pub(crate) fn record_merge_of_groups(&self, had_room: bool) {
-        self.groups_lacked_room.store(!had_room, Ordering::Relaxed);
+    /// A merge of the groups of a table would have taken so many extents at least, and found no room for them, when so many segments had been emptied.
+    pub(crate) fn record_merge_of_groups_lacked(&self, table: u32, extents: u64, emptied: u64) {
+        *self.groups_lacked.lock() = Some((table, extents, emptied));
     }
 
-    /// Whether the last merge of groups found no room for all.
-    pub(crate) fn merge_of_groups_lacked_room(&self) -> bool {
-        self.groups_lacked_room.load(Ordering::Relaxed)
+    /// How many extents the last merge of the groups of a table is known to have lacked: none once anything was emptied since, for less may count by then.
+    pub(crate) fn merge_of_groups_lacked(&self, table: u32, emptied: u64) -> u64 {
+        let lacked = *self.groups_lacked.lock();
+        lacked.filter(|of| (of.0, of.2) == (table, emptied)).map_or(0, |(_, extents, _)| extents)
     }
 
     /// A move is under way until what is returned is dropped.

@@ -177,8 +177,7 @@ impl Engine {
         if self.may_move() {
             return self.pace_by_moves();
         }
-        let look = Look { groups: self.groups_owed(), ..Look::default() };
-        self.gc.controller.record(look, self.clock.monotonic_ns());
+        self.gc.controller.record(Look::default(), || self.groups_owed(), self.clock.monotonic_ns());
     }
 
     pub(super) fn pace_by_moves(&self) {
@@ -197,11 +196,12 @@ impl Engine {
         let missing = |there: f64| 1.0 - there / extents(expected);
         // What a move will have freed is not free yet: what is must last until then, through the syncs at its end.
         let of_tier = missing(now + soon).max(2.0 * missing(now) - 1.0).clamp(0.0, 1.0);
-        let (is_moving, groups) = (self.gc.is_moving(), self.groups_owed());
-        let look = Look { missing: of_tier, is_moving, is_short: available < least, groups };
-        self.gc.controller.record(look, self.clock.monotonic_ns());
+        let look = Look { missing: of_tier, is_moving: self.gc.is_moving(), is_short: available < least };
+        self.gc.controller.record(look, || self.groups_owed(), self.clock.monotonic_ns());
         let backlog = self.runs.merge_backlog();
-        self.gc.set_merge_share(merge_share(of_tier, backlog));
+        // One thread for all makes way for nobody.
+        let share = if self.options.coupled { 1.0 } else { merge_share(of_tier, backlog) };
+        self.gc.set_merge_share(share);
         let of_index = self.index_pressure();
         let of_all = of_tier.max(of_index).max(held_for_merges(backlog));
         let [of_kib, of_record] = self.gc.move_costs_ns();

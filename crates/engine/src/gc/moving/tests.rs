@@ -612,8 +612,8 @@ fn a_larger_move_waits_until_writers_outlast_it() {
     let table = db.create_table("t", Schema::new().field("f", Type::Bytes)).unwrap();
     let engine = table.engine();
     let least = engine.bytes_to_move(u64::MAX);
-    let lags = Look { missing: 1.0, is_moving: true, is_short: true, groups: 0.0 };
-    (1..=10).for_each(|tick| engine.gc.controller.record(lags, tick * 100_000_000));
+    let lags = Look { missing: 1.0, is_moving: true, is_short: true };
+    (1..=10).for_each(|tick| engine.gc.controller.record(lags, || 0.0, tick * 100_000_000));
     assert_eq!(engine.bytes_to_move(u64::MAX), 4 * least, "there is room");
     let (row, mut sizes) = ([7; 4_000], Vec::new());
     for n in 0u64.. {
@@ -640,8 +640,8 @@ fn a_larger_move_takes_no_more_than_its_time() {
     let engine = table.engine();
     let least = engine.bytes_to_move(u64::MAX);
     let landing = engine.landing_extents();
-    let lags = Look { missing: 1.0, is_moving: true, is_short: true, groups: 0.0 };
-    (1..=10).for_each(|tick| engine.gc.controller.record(lags, tick * 100_000_000));
+    let lags = Look { missing: 1.0, is_moving: true, is_short: true };
+    (1..=10).for_each(|tick| engine.gc.controller.record(lags, || 0.0, tick * 100_000_000));
     let is_at = |moves: [u64; 2], least_times: u64| {
         // The first time costs are not known; then they are the mean of what was and what is.
         (0..40).for_each(|_| engine.gc.record_move(moves[0], moves[1]));
@@ -681,8 +681,8 @@ fn what_is_done_by_hand_leaves_the_size_of_moves() {
     let db = Db::open_at(tiers, tight_options(false), clock.clone()).unwrap();
     let table = db.create_table("t", Schema::new().field("n", Type::U64)).unwrap();
     let size = &table.engine().gc.controller;
-    let lags = Look { missing: 1.0, is_moving: true, is_short: true, groups: 0.0 };
-    (1..=10).for_each(|tick| size.record(lags, tick * 100_000_000));
+    let lags = Look { missing: 1.0, is_moving: true, is_short: true };
+    (1..=10).for_each(|tick| size.record(lags, || 0.0, tick * 100_000_000));
     assert_eq!(size.eighths(), 4);
     for n in 0..20u64 {
         table.put(&n, &row! { n: n }).unwrap();

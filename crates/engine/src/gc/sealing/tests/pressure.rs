@@ -133,10 +133,52 @@ fn a_seal_comes_again_before_the_index_is_full() {
         assert!(left + growth < most || left > most - most / 128, "{left}");
     }
     let state = crate::scheduler::gc_state::GcState::default();
-    state.sealed(1_000, 7);
-    assert_eq!(state.left_by_seal(1_500), (1_000, 7));
-    assert_eq!(state.left_by_seal(400), (400, 7), "a table was cleared");
-    assert_eq!(state.left_by_seal(1_500), (400, 7), "what came since is new");
+    let left = |young_bytes| {
+        let left = state.left_by_seal(young_bytes);
+        (left.young_bytes, left.growth)
+    };
+    state.sealed(1_000, 100, 7);
+    assert_eq!(left(1_500), (1_000, 100));
+    assert_eq!(left(400), (400, 100), "a table was cleared");
+    assert_eq!(left(1_500), (400, 100), "what came since is new");
+    // Of a hundred bytes it takes out ten, then all.
+    state.sealed(490, 100, 7);
+    assert_eq!(left(1_500), (490, 200));
+    state.sealed(690, 100, 7);
+    assert_eq!(left(1_500), (690, 400));
+    state.sealed(700, 100, 7);
+    assert_eq!(left(1_500), (700, 100), "one that paid");
+}
+
+#[test]
+fn a_merge_that_found_no_room_asks_for_more() {
+    let state = crate::scheduler::gc_state::GcState::default();
+    assert_eq!(state.merge_of_groups_lacked(1, 5), 0);
+    state.record_merge_of_groups_lacked(1, 20, 5);
+    assert_eq!((state.merge_of_groups_lacked(1, 5), state.merge_of_groups_lacked(2, 5)), (20, 0));
+    assert_eq!(state.merge_of_groups_lacked(1, 6), 0, "less may count by now");
+}
+
+/// As many groups as a table may have are merged, though as many may wait.
+#[test]
+fn a_table_that_gets_no_more_groups_has_them_merged() {
+    let sim = CrashSim::new(CrashModel::Pages, 64 << 20);
+    let db = open(&sim, Options { groups_max: Some(64), ..small_index() });
+    let table = table_of(&db);
+    for key in 0..64u64 {
+        table.put(&key, &row! { n: key }).unwrap();
+        table.engine().seal_now(usize::MAX);
+    }
+    let groups = || table.shared().levels.groups().l0().len();
+    assert_eq!(groups(), 64);
+    table.engine().merge_groups_where_wanted().unwrap();
+    assert_eq!(groups(), 0);
+    let wrong = Db::open_at(
+        FastTier::simulated(&sim),
+        Options { groups_max: Some(65), ..small_index() },
+        Clock::manual(1),
+    );
+    assert_eq!(wrong.map(drop).unwrap_err().kind(), ErrorKind::Invalid);
 }
 
 /// Keys that cannot be sealed, more than half of the index: those that can are, and none of them is refused.
