@@ -1,5 +1,6 @@
 //! Parses the command line and maps outcomes to exit codes; does no work itself.
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
@@ -65,7 +66,8 @@ pub fn run() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
-            eprintln!("hedgerow: {message}");
+            // Standard error may be a terminal that has gone.
+            drop(writeln!(std::io::stderr(), "hedgerow: {message}"));
             ExitCode::FAILURE
         }
     }

@@ -1,6 +1,6 @@
 //! A picture of letters: what stands in each place of a screen, and in which tone.
 //!
-//! Owns the places. Promises that nothing is drawn beyond them, and that a picture is the same on a screen, as text, and in a test. Must not know what is drawn,
+//! Owns the places, and which letters may stand there. Promises that whatever a server calls things, a terminal is told nothing but letters that take one place; that nothing is drawn beyond them, and that a picture is the same on a screen, as text, and in a test. Must not know what is drawn,
 //! nor of terminals.
 
 /// How letters stand out.
@@ -58,7 +58,7 @@ impl Canvas {
         let mut end = x;
         for letter in text.chars() {
             if let Some(place) = self.rows.get_mut(y).and_then(|row| row.get_mut(end)) {
-                *place = Glyph { letter, tone };
+                *place = Glyph { letter: harmless(letter), tone };
             }
             end += 1;
         }
@@ -92,6 +92,19 @@ impl Canvas {
         };
         self.rows.iter().map(line).collect()
     }
+}
+
+/// A letter that takes one place and that no terminal obeys.
+fn harmless(letter: char) -> char {
+    match letter {
+        ' '..='~' | '·' | '…' | '\u{2500}'..='\u{259f}' => letter,
+        _ => '?',
+    }
+}
+
+/// A line of such letters.
+pub fn harmless_line(text: &str) -> String {
+    text.chars().map(harmless).collect()
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! A client of the Redis protocol (RESP2) that asks a server what it tells about itself.
 //!
 //! Owns the connection and the protocol. Promises that every failure is one plain line that names the server, that no answer is waited for without end,
-//! and that nothing is allocated because of a declared length. Must not know what the answers mean.
+//! or is read without end, and that nothing is allocated because of a declared length. Must not know what the answers mean.
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -10,9 +10,11 @@ use std::time::{Duration, Instant};
 
 use super::sample::ServerSample;
 
-/// How long connecting may take, and each read of an answer.
+/// How long connecting may take, and a command from its first byte to the last of its answer.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(3);
-const READ_TIME_MAX: Duration = Duration::from_secs(5);
+const COMMAND_TIME_MAX: Duration = Duration::from_secs(5);
+/// Bytes of a whole answer.
+const ANSWER_BYTES_MAX: u64 = 16 << 20;
 /// Bytes in a line and in a bulk string, items in an array, arrays in arrays.
 const LINE_BYTES_MAX: u64 = 64 << 10;
 const BULK_BYTES_MAX: u64 = 16 << 20;
@@ -62,9 +64,59 @@ pub enum RespValue {
     Array(Vec<RespValue>),
 }
 
+/// A connection of which a command takes so long at most, and its answer so many bytes.
+struct BoundedStream {
+    stream: TcpStream,
+    time_max: Duration,
+    deadline: Instant,
+    bytes_left: u64,
+}
+
+impl BoundedStream {
+    fn new(stream: TcpStream, time_max: Duration) -> BoundedStream {
+        BoundedStream { stream, time_max, deadline: Instant::now() + time_max, bytes_left: 0 }
+    }
+
+    /// Another command begins.
+    fn begin(&mut self) {
+        (self.deadline, self.bytes_left) = (Instant::now() + self.time_max, ANSWER_BYTES_MAX);
+    }
+
+    fn time_left(&self) -> io::Result<Duration> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+    }
+}
+
+impl Read for BoundedStream {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        if self.bytes_left == 0 {
+            return Err(io::Error::other(format!(
+                "an answer of more than {ANSWER_BYTES_MAX} bytes is too much"
+            )));
+        }
+        self.stream.set_read_timeout(Some(self.time_left()?))?;
+        let len = bytes.len().min(usize::try_from(self.bytes_left).unwrap_or(usize::MAX));
+        let count = self.stream.read(&mut bytes[..len])?;
+        self.bytes_left -= count as u64;
+        Ok(count)
+    }
+}
+
+impl Write for BoundedStream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.set_write_timeout(Some(self.time_left()?))?;
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
+    }
+}
+
 /// One connection.
 pub struct RespClient {
-    stream: BufReader<TcpStream>,
+    stream: BufReader<BoundedStream>,
     name: String,
 }
 
@@ -73,7 +125,8 @@ impl RespClient {
     pub fn connect(address: &ServerAddress) -> Result<RespClient, String> {
         let name = address.to_string();
         let stream = open(address).map_err(|error| format!("no connection to {name}: {error}"))?;
-        let mut client = RespClient { stream: BufReader::new(stream), name };
+        let stream = BufReader::new(BoundedStream::new(stream, COMMAND_TIME_MAX));
+        let mut client = RespClient { stream, name };
         if let Some(password) = &address.password
             && let RespValue::Failure(text) = client.command(&["AUTH", password])?
             // Who wants no password lets everybody in.
@@ -120,10 +173,11 @@ impl RespClient {
     fn command(&mut self, words: &[&str]) -> Result<RespValue, String> {
         let mut bytes = format!("*{}\r\n", words.len());
         words.iter().for_each(|word| bytes.push_str(&format!("${}\r\n{word}\r\n", word.len())));
+        self.stream.get_mut().begin();
         let sent = self.stream.get_mut().write_all(bytes.as_bytes());
         sent.and_then(|()| read_value(&mut self.stream, DEPTH_MAX)).map_err(|error| match error.kind() {
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-                format!("{} does not answer within {} s", self.name, READ_TIME_MAX.as_secs())
+                format!("{} does not answer within {} s", self.name, COMMAND_TIME_MAX.as_secs())
             }
             io::ErrorKind::UnexpectedEof => format!("{} closed the connection", self.name),
             _ => format!("asking {}: {error}", self.name),
@@ -140,8 +194,6 @@ fn open(address: &ServerAddress) -> io::Result<TcpStream> {
         }
     }
     let stream = outcome?;
-    stream.set_read_timeout(Some(READ_TIME_MAX))?;
-    stream.set_write_timeout(Some(READ_TIME_MAX))?;
     stream.set_nodelay(true)?;
     Ok(stream)
 }
@@ -185,7 +237,7 @@ fn not_resp(line: &str) -> io::Error {
 fn read_line(stream: &mut impl BufRead) -> io::Result<Vec<u8>> {
     let mut line = Vec::new();
     stream.take(LINE_BYTES_MAX).read_until(b'\n', &mut line)?;
-    if line.is_empty() {
+    if !line.ends_with(b"\n") && (line.len() as u64) < LINE_BYTES_MAX {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
     match line.strip_suffix(b"\r\n") {
@@ -246,6 +298,8 @@ mod tests {
             (b"*2\r\n:1\r\n", "end of file"),
             (b"$5\r\nab", "end of file"),
             (b"", "end of file"),
+            (b"+O", "end of file"),
+            (b"+OK\r", "end of file"),
         ] {
             let error = value(bytes).unwrap_err();
             assert!(error.contains(why), "{}: {error}", bytes.escape_ascii());
@@ -259,5 +313,47 @@ mod tests {
         let shown = |host: &str| ServerAddress::new(host.into(), 6379, Some("secret".into())).to_string();
         assert_eq!(shown("127.0.0.1"), "127.0.0.1:6379");
         assert_eq!(shown("::1"), "[::1]:6379");
+    }
+
+    /// What a client says of a peer that does this to a connection, and how long that took.
+    fn said_of(peer: impl FnOnce(TcpStream) + Send + 'static) -> (String, Duration) {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let peer = std::thread::spawn(move || peer(listener.accept().unwrap().0));
+        let stream = BufReader::new(BoundedStream::new(stream, Duration::from_millis(500)));
+        let mut client = RespClient { stream, name: "it".into() };
+        let begun = Instant::now();
+        let said = client.command(&["PING"]).unwrap_err();
+        let took = begun.elapsed();
+        drop(client);
+        peer.join().unwrap();
+        (said, took)
+    }
+
+    #[test]
+    fn a_peer_that_drips_is_not_waited_for() {
+        let (said, took) = said_of(|mut stream| {
+            // Until the other side has had enough.
+            while stream.write_all(b"+").is_ok() {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+        assert_eq!(said, "it does not answer within 5 s");
+        assert!(took >= Duration::from_millis(500) && took < Duration::from_secs(4), "{took:?}");
+    }
+
+    #[test]
+    fn a_peer_that_sends_too_much_is_not_read_to_the_end() {
+        let (said, _) = said_of(|mut stream| {
+            let bulk = [&b"$1048576\r\n"[..], &[b'x'; 1 << 20], b"\r\n"].concat();
+            drop(stream.write_all(b"*64\r\n"));
+            while stream.write_all(&bulk).is_ok() {}
+        });
+        assert!(said.ends_with("an answer of more than 16777216 bytes is too much"), "{said}");
+        let (said, _) = said_of(|mut stream| {
+            stream.read_exact(&mut [0; b"*1\r\n$4\r\nPING\r\n".len()]).unwrap();
+            stream.write_all(b"+half a li").unwrap();
+        });
+        assert_eq!(said, "it closed the connection");
     }
 }

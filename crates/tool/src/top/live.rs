@@ -1,56 +1,46 @@
 //! The picture that lives: keys, time, and a server that goes away and comes back.
 //!
 //! Owns the loop, and the thread that asks. Promises that keys are obeyed while the server does not answer, that at most one question is under way,
-//! and that the program ends by a key or a signal, not because of the server. Must not know what is asked, nor how it is drawn.
+//! and that the program ends by a key, a signal or the end of the terminal, not because of the server. Must not know what is asked, nor how it is drawn.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
-use crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use hedgerow_device::spawn;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::client::{RespClient, ServerAddress};
+use super::keys::{KeyReader, Wish, listen};
 use super::monitor::Monitor;
 use super::sample::ServerSample;
 use super::screen;
-use super::terminal::WholeTerminal;
+use super::terminal::{WholeTerminal, end_by_signals};
 
-/// How long an answer, or a signal, may go unseen.
+/// How long an answer may go unseen, and an Esc wait for what may belong to it.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-
-/// What a key asks for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wish {
-    Quit,
-    Pause,
-    Help,
-    Longer,
-    Shorter,
-}
 
 /// Shows the server until the user quits.
 pub fn run(address: ServerAddress, client: RespClient, mut monitor: Monitor) -> Result<(), String> {
     let failed = |error: std::io::Error| format!("the terminal can not be used: {error}");
-    let is_over = Arc::new(AtomicBool::new(false));
-    for signal in [SIGTERM, SIGINT, SIGHUP] {
-        let registered = signal_hook::flag::register(signal, Arc::clone(&is_over));
-        registered.map_err(|error| format!("signals can not be handled: {error}"))?;
-    }
+    end_by_signals().map_err(|error| format!("signals can not be handled: {error}"))?;
     let asker = Asker::start(address, client)?;
+    let keys = listen().map_err(failed)?;
+    let mut reader = KeyReader::default();
     let mut terminal = WholeTerminal::take().map_err(failed)?;
     let mut due = Instant::now() + monitor.interval();
     let mut is_asked = false;
-    while !is_over.load(Ordering::Relaxed) {
-        let (width, height) = terminal.size().map_err(failed)?;
+    loop {
+        let (width, height) = terminal.size();
         terminal.paint(screen::draw(&monitor, Instant::now(), width, height)).map_err(failed)?;
-        if event::poll(LOOK_EVERY).map_err(failed)? {
-            match event::read().map_err(failed)? {
-                Event::Key(key) if wish(key) == Some(Wish::Quit) => break,
-                Event::Key(key) => obey(&mut monitor, wish(key)),
-                _ => {}
+        let wishes: Vec<Wish> = match keys.recv_timeout(LOOK_EVERY) {
+            Ok(bytes) => bytes.into_iter().filter_map(|byte| reader.take(byte)).collect(),
+            Err(RecvTimeoutError::Timeout) => reader.lapse().into_iter().collect(),
+            Err(RecvTimeoutError::Disconnected) => return Err("the terminal has gone".to_string()),
+        };
+        for wish in wishes {
+            match wish {
+                Wish::Quit => return Ok(()),
+                Wish::Repaint => terminal.forget(),
+                of_monitor => obey(&mut monitor, of_monitor),
             }
         }
         if let Some(answer) = asker.answer()? {
@@ -67,31 +57,15 @@ pub fn run(address: ServerAddress, client: RespClient, mut monitor: Monitor) -> 
             (is_asked, due) = (true, now + monitor.interval());
         }
     }
-    Ok(())
 }
 
-fn wish(key: KeyEvent) -> Option<Wish> {
-    if key.kind == KeyEventKind::Release {
-        return None;
-    }
-    match key.code {
-        KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => Some(Wish::Quit),
-        KeyCode::Char('q') | KeyCode::Esc => Some(Wish::Quit),
-        KeyCode::Char('p') => Some(Wish::Pause),
-        KeyCode::Char('h' | '?') => Some(Wish::Help),
-        KeyCode::Char('+' | '=') => Some(Wish::Longer),
-        KeyCode::Char('-' | '_') => Some(Wish::Shorter),
-        _ => None,
-    }
-}
-
-fn obey(monitor: &mut Monitor, wish: Option<Wish>) {
+fn obey(monitor: &mut Monitor, wish: Wish) {
     match wish {
-        Some(Wish::Pause) => monitor.toggle_pause(),
-        Some(Wish::Help) => monitor.toggle_help(),
-        Some(Wish::Longer) => monitor.change_interval(true),
-        Some(Wish::Shorter) => monitor.change_interval(false),
-        Some(Wish::Quit) | None => {}
+        Wish::Pause => monitor.toggle_pause(),
+        Wish::Help => monitor.toggle_help(),
+        Wish::Longer => monitor.change_interval(true),
+        Wish::Shorter => monitor.change_interval(false),
+        Wish::Quit | Wish::Repaint => {}
     }
 }
 
@@ -152,29 +126,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_mean_what_the_screen_says() {
-        let key = |code| wish(KeyEvent::new(code, KeyModifiers::NONE));
-        for (letter, expected) in [
-            ('q', Some(Wish::Quit)),
-            ('p', Some(Wish::Pause)),
-            ('h', Some(Wish::Help)),
-            ('?', Some(Wish::Help)),
-            ('+', Some(Wish::Longer)),
-            ('-', Some(Wish::Shorter)),
-            ('c', None),
-            ('x', None),
-        ] {
-            assert_eq!(key(KeyCode::Char(letter)), expected, "{letter}");
-        }
-        assert_eq!(key(KeyCode::Esc), Some(Wish::Quit));
-        let control_c = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
-        assert_eq!(wish(control_c), Some(Wish::Quit));
+    fn wishes_change_what_is_asked_and_shown() {
         let mut monitor = Monitor::new("x".into(), Duration::from_secs(1));
-        obey(&mut monitor, Some(Wish::Longer));
-        obey(&mut monitor, Some(Wish::Pause));
-        obey(&mut monitor, Some(Wish::Help));
-        obey(&mut monitor, None);
+        for wish in [Wish::Longer, Wish::Pause, Wish::Help, Wish::Repaint] {
+            obey(&mut monitor, wish);
+        }
         assert_eq!(monitor.interval(), Duration::from_secs(2));
         assert!(monitor.is_paused() && monitor.shows_help());
+        obey(&mut monitor, Wish::Shorter);
+        assert_eq!(monitor.interval(), Duration::from_secs(1));
     }
 }

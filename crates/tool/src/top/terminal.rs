@@ -1,23 +1,38 @@
 //! The terminal: taken as a whole, painted, and given back as it was.
 //!
-//! Owns what is told to the terminal. Promises that it is given back however the program ends, by a panic or a signal that can be caught, before anything is said of it; and that only rows
-//! that changed are painted. Must not know what is drawn.
+//! Owns what is told to the terminal. Promises that it is given back however the program ends, by a panic or a signal that can be caught, before anything is said of it; that a terminal which takes
+//! nothing can not keep a signal from ending the program; and that only rows that changed are painted. Must not know what is drawn.
 
-use std::io::{self, Write};
-use std::sync::Once;
+use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Once, OnceLock};
+use std::time::Duration;
 
 use crossterm::cursor::{Hide, MoveTo, Show};
 use crossterm::queue;
 use crossterm::style::{Attribute, Color, Print, SetAttribute, SetForegroundColor};
-use crossterm::terminal::{
-    Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode, size,
-};
+use crossterm::terminal::{Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen};
+use hedgerow_device::spawn;
+use rustix::io::Errno;
+use rustix::stdio::stdout;
+use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGWINCH};
+use signal_hook::iterator::Signals;
 
 use super::canvas::{Canvas, Tone};
 
+/// How long a terminal that takes nothing may delay the end by a signal.
+const LAST_WORD_TIME_MAX: Duration = Duration::from_millis(200);
+/// What a terminal counts as that does not know its size.
+const USUAL_SIZE: (usize, usize) = (80, 24);
+
 /// Whether the terminal is ours now.
 static IS_TAKEN: AtomicBool = AtomicBool::new(false);
+/// Its size was changed, maybe there and back.
+static WAS_RESIZED: AtomicBool = AtomicBool::new(false);
+/// Its settings as they were.
+static BEFORE: OnceLock<Termios> = OnceLock::new();
 static GIVES_BACK_ON_PANIC: Once = Once::new();
 
 /// The whole terminal, for as long as this lives.
@@ -35,9 +50,12 @@ impl WholeTerminal {
                 before(panic);
             }));
         });
-        enable_raw_mode()?;
+        let before = tcgetattr(stdout())?;
+        let mut raw = BEFORE.get_or_init(|| before).clone();
+        raw.make_raw();
         IS_TAKEN.store(true, Ordering::SeqCst);
         let terminal = WholeTerminal { painted: None };
+        tcsetattr(stdout(), OptionalActions::Now, &raw)?;
         let mut bytes = Vec::new();
         queue!(bytes, EnterAlternateScreen, Hide, Clear(ClearType::All))?;
         write_out(&bytes)?;
@@ -45,16 +63,23 @@ impl WholeTerminal {
     }
 
     /// Columns and rows now.
-    pub fn size(&self) -> io::Result<(usize, usize)> {
-        let (width, height) = size()?;
-        Ok((width.into(), height.into()))
+    pub fn size(&self) -> (usize, usize) {
+        tcgetwinsize(stdout()).map_or(USUAL_SIZE, |size| known_size(size.ws_col.into(), size.ws_row.into()))
+    }
+
+    /// Paints all of the next picture: who knows what stands there.
+    pub fn forget(&mut self) {
+        self.painted = None;
     }
 
     /// Shows a picture.
     pub fn paint(&mut self, canvas: Canvas) -> io::Result<()> {
-        // A thread that panics gives it back under our hands.
+        // A thread that panics, or a signal, gives it back under our hands.
         if !IS_TAKEN.load(Ordering::SeqCst) {
             return Ok(());
+        }
+        if WAS_RESIZED.swap(false, Ordering::SeqCst) {
+            self.forget();
         }
         write_out(&painting(self.painted.as_ref(), &canvas)?)?;
         self.painted = Some(canvas);
@@ -68,21 +93,58 @@ impl Drop for WholeTerminal {
     }
 }
 
-/// Gives it back, once.
+/// From now on a signal ends the program, whatever its other threads wait for; the terminal is given back before, if it lets us.
+pub fn end_by_signals() -> io::Result<()> {
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGWINCH])?;
+    spawn("signals", move || {
+        for signal in signals.forever() {
+            if signal == SIGWINCH {
+                WAS_RESIZED.store(true, Ordering::SeqCst);
+                continue;
+            }
+            let (sender, done) = channel();
+            let given_back = spawn("terminal", move || {
+                give_back();
+                sender.send(()).ok();
+            });
+            if given_back.is_ok() {
+                done.recv_timeout(LAST_WORD_TIME_MAX).ok();
+            }
+            std::process::exit(128 + signal);
+        }
+    })?;
+    Ok(())
+}
+
+/// Gives it back: the settings first, which waits for nothing; the rest once.
 fn give_back() {
+    // Nobody is left to be told of a failure.
+    if let Some(before) = BEFORE.get() {
+        tcsetattr(stdout(), OptionalActions::Now, before).ok();
+    }
     if IS_TAKEN.swap(false, Ordering::SeqCst) {
         let mut bytes = Vec::new();
-        // Nobody is left to be told of a failure.
         drop(queue!(bytes, SetAttribute(Attribute::Reset), LeaveAlternateScreen, Show));
         drop(write_out(&bytes));
-        drop(disable_raw_mode());
     }
 }
 
-fn write_out(bytes: &[u8]) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    out.write_all(bytes)?;
-    out.flush()
+/// To the terminal itself, past the lock of standard output: who holds that may wait for ever.
+fn write_out(mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match rustix::io::write(stdout(), bytes) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => bytes = &bytes[count..],
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => std::thread::sleep(Duration::from_millis(5)),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+fn known_size(width: usize, height: usize) -> (usize, usize) {
+    if width == 0 || height == 0 { USUAL_SIZE } else { (width, height) }
 }
 
 /// What makes of the picture before this one: rows that are the same are left as they are.
@@ -141,5 +203,11 @@ mod tests {
         assert_eq!(painted(Some(&first), &first), "");
         // Of another size nothing is left as it was.
         assert_eq!(painted(Some(&canvas(&["one", "two", "three"], 11)), &first), all);
+    }
+
+    #[test]
+    fn a_terminal_without_a_size_is_a_usual_one() {
+        assert_eq!([known_size(0, 0), known_size(100, 0), known_size(0, 9)], [USUAL_SIZE; 3]);
+        assert_eq!(known_size(1, 2), (1, 2));
     }
 }

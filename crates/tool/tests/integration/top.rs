@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -103,7 +104,7 @@ fn where_no_server_answers_one_line_says_so() {
     let other = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         stream.write_all(b"SSH-2.0-OpenSSH_9.9\r\n").unwrap();
-        // Until the other side has gone; nobody listens from then on.
+        // Until the other side has gone.
         std::io::copy(&mut stream, &mut std::io::sink()).ok();
     });
     let strange = failure(&once(port, &[], None));
@@ -117,6 +118,20 @@ fn where_no_server_answers_one_line_says_so() {
         let output = once(port, &wrong, None);
         assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{output:?}");
     }
+}
+
+#[test]
+fn a_terminal_is_told_nothing_by_what_a_server_says() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let other = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.write_all(b"+OK\r\n-ERR \x1b[2Jgo \x07away\r\n").unwrap();
+        std::io::copy(&mut stream, &mut std::io::sink()).ok();
+    });
+    let refused = failure(&once(port, &[], None));
+    assert!(refused.ends_with("refuses PING: ERR ?[2Jgo ?away"), "{refused:?}");
+    other.join().unwrap();
 }
 
 #[test]
@@ -199,11 +214,108 @@ impl Drop for InTerminal {
     }
 }
 
+/// What `script` is there, if it is that of util-linux.
+fn has_script() -> bool {
+    let version = Command::new("script").arg("--version").output();
+    let found = version.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains("util-linux"));
+    if !found {
+        skip("there is no `script` of util-linux to have a terminal by");
+    }
+    found
+}
+
+/// The process whose number is in a file.
+fn process_of(file: &Path) -> u32 {
+    std::fs::read_to_string(file).unwrap().trim().parse().unwrap()
+}
+
+/// Whether it is there and does something still.
+fn is_running(process: u32) -> bool {
+    let state = std::fs::read_to_string(format!("/proc/{process}/stat"));
+    state.is_ok_and(|state| !state.contains(") Z "))
+}
+
+fn wait_for_end(process: u32, why: &str) {
+    let begun = Instant::now();
+    while is_running(process) {
+        assert!(begun.elapsed() < Duration::from_secs(5), "it does not end by {why}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn signal(name: &str, process: u32) {
+    assert!(Command::new("kill").args([name, &process.to_string()]).status().unwrap().success());
+}
+
+#[test]
+fn a_terminal_that_hangs_up_ends_it() {
+    if !has_script() {
+        return;
+    }
+    let files = TempDir::new();
+    let server = Server::start(&[]);
+    // In a session of its own there is no signal to end it, but only the end of what it reads.
+    for session in ["setsid -w", ""] {
+        let file = files.path().join("process");
+        let top = format!("{} top --port {}", env!("CARGO_BIN_EXE_hedgerow"), server.address.port());
+        let line = format!("{session} sh -c 'echo $$ > {}; exec {top}'", file.display());
+        let mut terminal = InTerminal::start(&line);
+        terminal.wait_for(0, "q quit");
+        assert!(is_running(process_of(&file)));
+        // With it the other end of the terminal is closed.
+        terminal.script.kill().unwrap();
+        terminal.script.wait().unwrap();
+        wait_for_end(process_of(&file), "a hang-up");
+    }
+}
+
+#[test]
+fn signals_end_it_whatever_the_terminal_does() {
+    if !has_script() {
+        return;
+    }
+    let files = TempDir::new();
+    let server = Server::start(&[]);
+    let port = server.address.port();
+    for (name, code) in [("-TERM", 143), ("-INT", 130), ("-HUP", 129), ("-QUIT", 131)] {
+        let (file, after) = (files.path().join("process"), files.path().join("after"));
+        let top = format!("{} top --port {port}", env!("CARGO_BIN_EXE_hedgerow"));
+        let (p, a) = (file.display(), after.display());
+        let line = format!("sh -c 'echo $$ > {p}; exec {top}'; status=$?; stty -a > {a}; exit $status");
+        let mut terminal = InTerminal::start(&line);
+        let shown = terminal.wait_for(0, "q quit");
+        // Half a key.
+        terminal.press("\x1b[");
+        std::thread::sleep(Duration::from_millis(100));
+        signal(name, process_of(&file));
+        wait_for_end(process_of(&file), name);
+        assert_eq!(terminal.script.wait().unwrap().code(), Some(code));
+        terminal.wait_for(shown, "\x1b[?1049l\x1b[?25h");
+        assert!(std::fs::read_to_string(&after).unwrap().contains(" icanon"));
+    }
+    // A terminal whose other end takes nothing more.
+    let file = files.path().join("process");
+    let top = format!("{} top --interval 100ms --port {port}", env!("CARGO_BIN_EXE_hedgerow"));
+    let mut terminal = InTerminal::start(&format!("sh -c 'echo $$ > {}; exec {top}'", file.display()));
+    terminal.wait_for(0, "q quit");
+    signal("-STOP", terminal.script.id());
+    let process = process_of(&file);
+    let waits = || {
+        std::fs::read_to_string(format!("/proc/{process}/syscall"))
+            .is_ok_and(|call| call.starts_with("1 0x1 "))
+    };
+    let begun = Instant::now();
+    while !waits() && begun.elapsed() < Duration::from_secs(10) {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    signal("-TERM", process);
+    wait_for_end(process, "a signal while it paints");
+}
+
 #[test]
 fn a_terminal_shows_the_server_going_away_and_coming_back_and_is_given_back() {
-    let version = Command::new("script").arg("--version").output();
-    if !version.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains("util-linux")) {
-        return skip("there is no `script` of util-linux to have a terminal by");
+    if !has_script() {
+        return;
     }
     let (dir, files) = (TempDir::new(), TempDir::new());
     let server = Program::spawn(dir.path(), &[]);

@@ -228,6 +228,14 @@ fn a_large_terminal_shows_the_rest_and_the_past() {
 }
 
 #[test]
+fn a_terminal_is_told_nothing_by_a_server() {
+    let odd = |calls| format!("{BEFORE}cmdstat_\x1b[2J\u{7}\u{4e16}:calls={calls},usec=9\n");
+    let text = Scene::of(&[&odd(1), &odd(2)]).drawn(4, 200, 60);
+    assert!(figures(&text, "busiest")[0].starts_with("?[2J?? "), "{text}");
+    assert!(!text.contains(|letter: char| letter.is_control() && letter != '\n'), "{text}");
+}
+
+#[test]
 fn every_size_is_drawn() {
     let scene = Scene::of(&[BEFORE, &after()]);
     for (width, height) in [(0, 0), (1, 1), (3, 2), (1, 80), (500, 3), (79, 23)] {
