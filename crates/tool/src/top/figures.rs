@@ -20,7 +20,8 @@ pub fn bytes(number: u64) -> String {
 /// How many a second.
 pub fn per_second(number: f64) -> String {
     match number {
-        // Half a thing a second is not nothing.
+        // Little is not nothing.
+        little if little > 0.0 && little < 0.05 => "<0.1/s".to_string(),
         few if few > 0.0 && few < 10.0 => format!("{few:.1}/s"),
         many => format!("{}/s", count(many.round() as u64)),
     }
@@ -99,8 +100,8 @@ mod tests {
     #[test]
     fn rates_and_times_are_short() {
         assert_eq!(
-            [0.0, 0.25, 9.5, 250.4, 12_345.0].map(per_second),
-            ["0/s", "0.2/s", "9.5/s", "250/s", "12.3k/s"]
+            [0.0, 0.01, 0.25, 9.5, 250.4, 12_345.0].map(per_second),
+            ["0/s", "<0.1/s", "0.2/s", "9.5/s", "250/s", "12.3k/s"]
         );
         assert_eq!(bytes_per_second(2048.0), "2.00K/s");
         assert_eq!([0.0, 1.25e-6, 350e-6, 4.56e-3].map(took), ["0us", "1.2us", "350us", "4.56ms"]);

@@ -1,6 +1,6 @@
 //! What two answers of a server say together: how much of everything happened in a second between them.
 //!
-//! Owns the arithmetic of rates. Promises that none is negative or taken across a beginning anew: where the server was started again, or its
+//! Owns the arithmetic of rates. Promises that the time between two answers is that of the server where it tells it, not that of their way here; that no sum overflows; and that none is negative or taken across a beginning anew: where the server was started again, or its
 //! counters were reset (`CONFIG RESETSTAT`), there is no rate. Must not know how a rate is shown.
 
 use super::sample::{CommandTotals, ServerSample};
@@ -9,6 +9,8 @@ use crate::serve::commands::by_name;
 
 /// Answers that are closer together say nothing.
 const SECONDS_MIN: f64 = 0.01;
+/// The server's clock was set if it says something so different from ours.
+const SECONDS_APART_MAX: f64 = 10.0;
 
 /// The server's own counters, which `CONFIG RESETSTAT` has begin anew together; those of the store go on.
 const RESET_TOGETHER: &[&str] = &[
@@ -72,7 +74,7 @@ pub struct CounterRates {
 impl CounterRates {
     /// None if the two have nothing to do with each other.
     pub fn between(before: ServerSample, after: ServerSample) -> Option<CounterRates> {
-        let seconds = after.at().saturating_duration_since(before.at()).as_secs_f64();
+        let seconds = seconds_between(&before, &after);
         if seconds < SECONDS_MIN || is_another_start(&before, &after) {
             return None;
         }
@@ -143,12 +145,24 @@ impl CounterRates {
     }
 
     fn rate(&self, totals: impl Iterator<Item = CommandTotals>) -> CommandRate {
-        let (mut calls, mut microseconds) = (0, 0);
-        totals
-            .for_each(|each| (calls, microseconds) = (calls + each.calls, microseconds + each.microseconds));
+        let (mut calls, mut microseconds) = (0u64, 0u64);
+        for each in totals {
+            (calls, microseconds) =
+                (calls.saturating_add(each.calls), microseconds.saturating_add(each.microseconds));
+        }
         let mean_seconds = (calls > 0).then(|| microseconds as f64 / calls as f64 / 1e6);
         CommandRate { per_second: calls as f64 / self.seconds, mean_seconds }
     }
+}
+
+/// By the clock of the server; by ours if it tells no time, or was set meanwhile.
+fn seconds_between(before: &ServerSample, after: &ServerSample) -> f64 {
+    let here = after.at().saturating_duration_since(before.at()).as_secs_f64();
+    let time = |sample: &ServerSample| sample.number("server_time_usec");
+    let there = time(before).zip(time(after)).and_then(|(before, after)| after.checked_sub(before));
+    let there = there.map(|microseconds| microseconds as f64 / 1e6);
+    let is_sound = |there: &f64| *there >= SECONDS_MIN && (there - here).abs() <= SECONDS_APART_MAX;
+    there.filter(is_sound).unwrap_or(here)
 }
 
 /// The server was started between the two, or another one answers there now.
@@ -199,6 +213,26 @@ mod tests {
         // What was told once, or never, has no rate; nor does a sum with it.
         assert_eq!((found.of("gets"), found.of("deletes")), (None, None));
         assert_eq!(found.sum(&["puts", "gets"]), None);
+    }
+
+    #[test]
+    fn the_time_between_is_that_of_the_server() {
+        let told = |puts: u64, microseconds: u64| format!("puts:{puts}\nserver_time_usec:{microseconds}\n");
+        let puts = |after: u64| rates(&told(0, 5_000_000), &told(10, after), 2).unwrap().of("puts");
+        // The second answer was a second on its way.
+        assert_eq!(puts(6_000_000), Some(10.0));
+        // A clock that was set back or forth is not believed, nor one that stands.
+        assert_eq!([4_000_000, 5_000_000, 3_600_000_000].map(puts), [Some(5.0); 3]);
+        assert_eq!(rates("puts:0\n", &told(10, 1), 2).unwrap().of("puts"), Some(5.0));
+    }
+
+    #[test]
+    fn sums_of_what_nobody_can_count_end_at_the_largest_number() {
+        let huge = "cmdstat_get:calls=18446744073709551615,usec=18446744073709551615\n\
+                    cmdstat_hget:calls=18446744073709551615,usec=18446744073709551615\n";
+        let found = rates("cmdstat_get:calls=0,usec=0\n", huge, 1).unwrap();
+        let rate = found.class(CommandClass::Reads).unwrap();
+        assert_eq!((rate.per_second, rate.mean_seconds), (u64::MAX as f64, Some(1e-6)));
     }
 
     #[test]

@@ -115,7 +115,7 @@ fn help(monitor: &Monitor, now: Instant) -> Vec<Strip> {
         ("q", "quits; so do Esc and Ctrl-C"),
         ("p", "pauses: the server is not asked until p is pressed again"),
         ("+ -", "asks less often, more often"),
-        ("h ?", "shows this, and the figures again"),
+        ("h ?", "shows this, and the figures again; Ctrl-L paints all anew"),
         ("", ""),
         ("-", "the server does not tell, or there is nothing yet to compare with"),
         ("index", "memory that finds keys, of what it may take"),
@@ -123,7 +123,7 @@ fn help(monitor: &Monitor, now: Instant) -> Vec<Strip> {
         ("log", "rows on the fast tier: █ live, ▓ obsolete, ░ unused"),
         ("sorted", "rows below the log: █ needed, ▓ garbage"),
         ("reads", "commands that read keys, and the mean time of one in the server"),
-        ("ping", "a PING from here and back, since this was started"),
+        ("ping", "a PING from here and back: the last, and of the last 600 at most"),
     ];
     strips.extend(lines.map(|(name, text)| Strip::new(1, name).text(text)));
     strips
@@ -246,8 +246,10 @@ impl<'m> ServerView<'m> {
         let seconds = |rate: &CommandRate| rate.per_second * rate.mean_seconds.unwrap_or_default();
         let each = commands.iter().take(COMMANDS_MAX).map(|(name, rate)| {
             let (often, long) = figures(rate);
-            let busy = format!("{} of the server's time", percent(seconds(rate)));
-            Strip::new(8, "").text(format!("{name:<20}{often:>8}{long:>10}")).text(busy)
+            let strip = Strip::new(8, "").text(format!("{name:<20}{often:>8}{long:>10}"));
+            // The time of EXEC is that of the commands in it, which have their own shares.
+            let share = (*name != "exec").then(|| percent(seconds(rate)));
+            strip.given(share, |strip, share| strip.text(format!("{share} of the server's time")))
         });
         std::iter::once(all).chain(each).collect()
     }
@@ -281,7 +283,7 @@ impl<'m> ServerView<'m> {
         let parts = [("live_bytes", '█'), ("obsolete_bytes", '▓'), ("unused_bytes", '░')];
         let fill = |(name, letter)| Some((fraction(self.number(name), whole)?, letter, Tone::Accent));
         let fills: Option<Vec<Fill>> = parts.into_iter().map(fill).collect();
-        let used: Option<u64> = parts.iter().map(|(name, _)| self.number(name)).sum();
+        let used = total(parts.map(|(name, _)| self.number(name)));
         let full = fraction(used, whole).filter(|_| limit.is_some());
         let groups = fraction(self.number("sealed_fast_tier_bytes"), whole).unwrap_or_default();
         let figure = if whole.is_some() && limit.is_none() { String::new() } else { shown(full, percent) };
@@ -365,7 +367,7 @@ impl<'m> ServerView<'m> {
     fn queues(&self) -> Vec<Strip> {
         let mut strips =
             vec![heading("still to do, and how fast it goes"), self.gc(), self.moves(), self.merges()];
-        strips.extend([self.throttle(), self.syncs(), self.waits(), self.snapshots()]);
+        strips.extend([self.throttle(), self.syncs(), self.waits(), self.knobs(), self.snapshots()]);
         strips.extend(self.backup());
         strips
     }
@@ -373,7 +375,7 @@ impl<'m> ServerView<'m> {
     fn gc(&self) -> Strip {
         let quarantined = self.number("segments_quarantined").filter(|count| *count > 0);
         let to_read = ["live_bytes", "obsolete_bytes"].map(|name| self.number(name));
-        let part = fraction(to_read[1], to_read.into_iter().sum());
+        let part = fraction(to_read[1], total(to_read)).map(|part| part.min(1.0));
         Strip::new(3, "gc")
             .text(format!("obsolete {}", self.bytes("obsolete_bytes")))
             .near(shown(part, percent))
@@ -426,6 +428,16 @@ impl<'m> ServerView<'m> {
             .text(format!("for rows on the disk {}", self.rate("waits_for_rows")))
     }
 
+    /// How much may wait to be merged, and how much does; and how often the engine has changed its mind about that.
+    fn knobs(&self) -> Strip {
+        let owed = self.number("groups_owed_percent").map(|percents| percents as f64 / 100.0);
+        Strip::new(7, "queues")
+            .text(format!("groups at most {}", self.count("groups_max")))
+            .text(format!("owed {}", shown(owed, percent)))
+            .text(format!("runs at most {}", self.count("runs_max")))
+            .text(format!("knobs turned {} times", self.count("knob_turns")))
+    }
+
     fn snapshots(&self) -> Strip {
         let oldest = shown(self.number("oldest_snapshot_age_ms"), |ms| match ms {
             0 => "none".to_string(),
@@ -444,6 +456,11 @@ impl<'m> ServerView<'m> {
 
 fn shown<T>(what: Option<T>, how: impl FnOnce(T) -> String) -> String {
     what.map_or_else(|| UNKNOWN.to_string(), how)
+}
+
+/// All together, as far as they can be counted; none if one is not known.
+fn total<const N: usize>(parts: [Option<u64>; N]) -> Option<u64> {
+    parts.into_iter().try_fold(0u64, |sum, part| Some(sum.saturating_add(part?)))
 }
 
 /// None where there is nothing to be a part of.

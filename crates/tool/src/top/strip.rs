@@ -1,7 +1,7 @@
 //! One row of the picture: a name, and what belongs to it, from the left to the right.
 //!
-//! Owns how texts, bars and courses share the width of a row. Promises that a text is there whole or not at all, so that no number loses its
-//! end. Must not know what is shown.
+//! Owns how texts, bars and courses share the width of a row. Promises that a text is there whole or not at all; but the first of a row is cut, and
+//! then ends in `…`, so that nobody takes a part of a number for all of it. Must not know what is shown.
 
 use std::collections::VecDeque;
 
@@ -95,11 +95,15 @@ impl Strip {
             match content {
                 Content::Text(blanks, text, tone) => {
                     let at = x + if is_first { 0 } else { *blanks };
-                    // The first of all is cut rather than left out.
-                    if !is_first && at + text.chars().count() > canvas.width() {
+                    let is_whole = at + text.chars().count() <= canvas.width();
+                    if !is_first && !is_whole {
                         return;
                     }
                     x = canvas.put(at, y, text, *tone);
+                    // A ruler has no end that could be missed.
+                    if !is_whole && at < canvas.width() && !text.ends_with('─') {
+                        canvas.put(canvas.width().saturating_sub(1), y, "…", *tone);
+                    }
                 }
                 Content::Bar(fills) => x = draw_bar(canvas, (x, y), fills.as_deref()),
                 Content::Course(past) => {
@@ -163,7 +167,8 @@ mod tests {
         assert_eq!(drawn(&strip, 30), "log      12.3M of 45.6M");
         assert_eq!(drawn(&strip, 22), "log      12.3M");
         assert_eq!(drawn(&strip, 4), "log");
-        assert_eq!(drawn(&Strip::unnamed(0).text("a long title").text("x"), 8), "a long t");
+        assert_eq!(drawn(&Strip::unnamed(0).text("a long title").text("x"), 8), "a long …");
+        assert_eq!(drawn(&Strip::new(0, "log").text("12.3M"), 12), "log      12…");
     }
 
     #[test]

@@ -58,6 +58,10 @@ cache_misses:0
 write_throttle_ns_per_kib:5600
 write_throttle_ns:0
 oldest_snapshot_age_ms:0
+groups_max:16
+groups_owed_percent:150
+runs_max:8
+knob_turns:3
 sealed_rows:115000
 sealed_groups:3
 sealed_fast_tier_bytes:3145728
@@ -222,6 +226,8 @@ fn a_large_terminal_shows_the_rest_and_the_past() {
     assert_eq!(figures(&text, "blocks"), ["33%", "8.00M of 24.0M", "hits -", "read 0/s"]);
     assert_eq!(figures(&text, "sealed")[..2], ["looked for 500/s", "leaves a look 1.50"]);
     assert_eq!(figures(&text, "snapshot"), ["oldest none"]);
+    let queues = ["groups at most 16", "owed 150%", "runs at most 8", "knobs turned 3 times"];
+    assert_eq!(figures(&text, "queues"), queues);
     let of_hset = text.lines().find(|line| line.starts_with("         hset")).unwrap();
     assert!(of_hset.ends_with("37% of the server's time"), "{of_hset}");
     assert_eq!(text.lines().last(), Some("q quit  p pause  h help  + - interval"));
@@ -233,6 +239,23 @@ fn a_terminal_is_told_nothing_by_a_server() {
     let text = Scene::of(&[&odd(1), &odd(2)]).drawn(4, 200, 60);
     assert!(figures(&text, "busiest")[0].starts_with("?[2J?? "), "{text}");
     assert!(!text.contains(|letter: char| letter.is_control() && letter != '\n'), "{text}");
+}
+
+#[test]
+fn numbers_of_no_sense_are_drawn_too() {
+    let huge = |name: &str| format!("{name}:18446744073709551615\n");
+    let huge = ["live_bytes", "obsolete_bytes", "unused_bytes", "groups_owed_percent"].map(huge).concat();
+    let text = Scene::of(&[&format!("{BEFORE}{huge}")]).drawn(0, 200, 60);
+    assert_eq!(figures(&text, "gc")[0], "obsolete 16.0E 100%");
+    assert!(figures(&text, "log").contains(&"live 16.0E"), "{text}");
+}
+
+#[test]
+fn the_time_of_exec_is_no_share_of_its_own() {
+    let exec = |calls: u64| format!("{BEFORE}cmdstat_exec:calls={calls},usec={}\n", calls * 1000);
+    let text = Scene::of(&[&exec(1), &exec(11)]).drawn(4, 200, 60);
+    let of_exec = text.lines().find(|line| line.starts_with("         exec")).unwrap();
+    assert!(of_exec.trim_end().ends_with("1.00ms"), "{of_exec}");
 }
 
 #[test]
@@ -263,6 +286,10 @@ fn what_a_server_does_not_tell_is_a_dash_and_not_a_zero() {
     assert_eq!(figures(&text, "cache"), ["-", "- of -", "-", "rows -"]);
     assert_eq!(figures(&text, "throttle"), ["-", "writers slept -"]);
     assert_eq!(figures(&text, "snapshot"), ["oldest -"]);
+    assert_eq!(
+        figures(&text, "queues"),
+        ["groups at most -", "owed -", "runs at most -", "knobs turned - times"]
+    );
     assert_eq!(figures(&text, "busiest"), ["-"]);
     assert!(row(&text, "index").contains(&format!("[{}]", " ".repeat(48))), "{text}");
 }
