@@ -104,8 +104,8 @@ pub struct Point {
     pub x: f64,
     /// How high.
     pub y: f64,
-    /// What to write at a bar instead of `y`, and beside `y` on hover.
-    pub label: Option<String>,
+    /// A number to write at a bar instead of `y`, and beside `y` on hover: a rate, where `y` is what that is in terms of another.
+    pub label: Option<f64>,
     /// The least and the most of several measurements of `y`, drawn as a whisker.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spread: Option<[f64; 2]>,
@@ -117,9 +117,9 @@ impl Point {
         Point { x, y, label: None, spread: None }
     }
 
-    /// The same, with words to it.
-    pub fn labelled(self, label: impl Into<String>) -> Point {
-        Point { label: Some(label.into()), ..self }
+    /// The same, with a rate to it.
+    pub fn labelled(self, rate: f64) -> Point {
+        Point { label: Some(rate), ..self }
     }
 }
 
@@ -375,7 +375,7 @@ impl Plot<'_> {
             Across::Names(names) => names.get(point.x as usize).cloned().unwrap_or_default(),
             Across::Numbers(unit) => unit.show(point.x),
         };
-        let label = point.label.as_ref().map_or(String::new(), |label| format!(" ({label})"));
+        let label = point.label.map_or(String::new(), |rate| format!(" ({})", count(rate)));
         let show = |number| self.chart.unit.show(number);
         let spread = point.spread.map_or(String::new(), |[least, most]| {
             format!(", {} to {} in several rounds", show(least), show(most))
@@ -411,7 +411,7 @@ impl Plot<'_> {
                     x + 1.0,
                     bar - 2.0,
                 );
-                let text = point.label.clone().unwrap_or_else(|| self.chart.unit.show(point.y));
+                let text = point.label.map_or_else(|| self.chart.unit.show(point.y), count);
                 self.whisker(svg, x + bar / 2.0, point);
                 let top = point.spread.map_or(y, |[_, most]| self.y(most).min(y));
                 self.bar_value(svg, &text, (x, top), bar);

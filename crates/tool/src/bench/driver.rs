@@ -4,6 +4,8 @@
 //! operation waits for its turn counts as its latency (no coordinated omission), and that the clock is read once an
 //! operation. Knows stores by their traits only, and does not print.
 
+mod course;
+
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Barrier, Mutex};
 use std::time::{Duration, Instant};
@@ -17,6 +19,7 @@ use super::process::{self, Neighbours, Usage};
 use super::row::{RowShape, RowSink, RowSource, key_of};
 use super::store::{BenchStore, Columns, Session};
 use super::workload::{Extent, Operation, Workload};
+use course::PhaseCourse;
 
 /// The most threads a phase may have.
 pub const THREADS_MAX: usize = 256;
@@ -78,6 +81,8 @@ pub struct PhaseOutcome {
 pub struct Window {
     /// Seconds from the start of the phase to its own.
     pub from_s: f64,
+    /// How long it was: a last one may be shorter than the others.
+    pub length_s: f64,
     /// Operations a second, all threads together.
     pub ops_per_s: f64,
     /// Latency: median, in microseconds.
@@ -96,7 +101,8 @@ pub struct Window {
     pub used: Option<WindowUsage>,
 }
 
-/// What the process used in a stretch of a phase: all of it, background work and harness included.
+/// What the process used in a stretch of a phase: all of it, background work and harness included. Where nobody looked at the end of the
+/// stretch itself it is the mean of the time between the looks around.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct WindowUsage {
     /// Processors kept busy.
@@ -109,52 +115,6 @@ pub struct WindowUsage {
     pub log_per_s: f64,
     /// Bytes a second that moved or merged below the log, by the store's account; 0 where it has none.
     pub below_log_per_s: f64,
-}
-
-/// The process and its store at one moment of a phase.
-struct Sample {
-    at: Duration,
-    usage: Usage,
-    /// Reads since the store was opened that its row cache had the row of, and those it had not.
-    cache: Option<(u64, u64)>,
-    log: u64,
-    below_log: u64,
-}
-
-impl Sample {
-    fn take(at: Duration, store: &dyn BenchStore) -> Result<Sample, String> {
-        Ok(Sample {
-            at,
-            usage: Usage::now()?,
-            cache: store.cache_reads(),
-            log: store.log_bytes().unwrap_or(0),
-            below_log: store.below_log_bytes().unwrap_or(0),
-        })
-    }
-}
-
-/// At the start of a phase and at the end of each window.
-type Samples = Vec<Sample>;
-
-/// The share of hits from one moment to another.
-fn hit_ratio(from: &Sample, to: &Sample) -> Option<f64> {
-    let ((hits, misses), (hits_then, misses_then)) = (from.cache?, to.cache?);
-    let (hits, misses) = (hits_then - hits, misses_then - misses);
-    (hits + misses > 0).then(|| hits as f64 / (hits + misses) as f64)
-}
-
-/// What was used from one moment to another.
-fn used(from: &Sample, to: &Sample) -> Option<WindowUsage> {
-    let seconds = to.at.saturating_sub(from.at).as_secs_f64();
-    // What the store accounts for by estimate may shrink a little.
-    let rate = |from: u64, to: u64| to.saturating_sub(from) as f64 / seconds;
-    (seconds > 0.0).then(|| WindowUsage {
-        processors: to.usage.cpu.saturating_sub(from.usage.cpu).as_secs_f64() / seconds,
-        written_per_s: rate(from.usage.bytes_written, to.usage.bytes_written),
-        read_per_s: rate(from.usage.bytes_read, to.usage.bytes_read),
-        log_per_s: rate(from.log, to.log),
-        below_log_per_s: rate(from.below_log, to.below_log),
-    })
 }
 
 /// How far a running phase is.
@@ -244,8 +204,8 @@ pub fn run_phase_by_window(
     let phase = Phase::new(store, shape, population, plan, window);
     let mut per_second = Vec::new();
     let neighbours = Neighbours::watch()?;
-    let mut course = Samples::new();
-    let results = phase.run(&mut per_second, &mut course, watch)?;
+    let mut course = window.map(PhaseCourse::new);
+    let results = phase.run(&mut per_second, course.as_mut(), watch)?;
     let neighbours = neighbours.processors()?;
     let rest = Instant::now();
     if plan.workload.builds() {
@@ -273,14 +233,17 @@ pub fn run_phase_by_window(
         settled,
         neighbours,
         per_second,
-        windows: window.map_or(Ok(Vec::new()), |length| windows(&results, &course, length, last - first))?,
+        windows: match (&course, window) {
+            (Some(course), Some(length)) => windows(&results, course, length, last - first)?,
+            _ => Vec::new(),
+        },
     })
 }
 
 /// Puts the threads' windows together. A last one shorter than half is left out.
 fn windows(
     results: &[ThreadResult],
-    course: &Samples,
+    course: &PhaseCourse,
     length: Duration,
     elapsed: Duration,
 ) -> Result<Vec<Window>, String> {
@@ -297,16 +260,19 @@ fn windows(
         if at > 0 && seconds < length.as_secs_f64() / 2.0 {
             break;
         }
+        let start = length * at as u32;
+        let end = start + Duration::from_secs_f64(seconds.max(0.0));
         let microseconds = |quantile| latencies.value_at_quantile(quantile) as f64 / 1000.0;
         windows.push(Window {
             from_s: from,
+            length_s: seconds.max(0.0),
             ops_per_s: latencies.len() as f64 / seconds.max(1e-9),
             p50_us: microseconds(0.5),
             p99_us: microseconds(0.99),
             p999_us: microseconds(0.999),
             max_us: latencies.max() as f64 / 1000.0,
-            hit_ratio: course.get(at).zip(course.get(at + 1)).and_then(|(from, to)| hit_ratio(from, to)),
-            used: course.get(at).zip(course.get(at + 1)).and_then(|(from, to)| used(from, to)),
+            hit_ratio: course.hit_ratio(start, end),
+            used: course.used(start, end),
         });
     }
     Ok(windows)
@@ -430,7 +396,7 @@ impl<'a> Phase<'a> {
     fn run(
         &self,
         per_second: &mut Vec<u64>,
-        course: &mut Samples,
+        course: Option<&mut PhaseCourse>,
         watch: &mut dyn FnMut(Progress),
     ) -> Result<Vec<ThreadResult>, String> {
         let results = std::thread::scope(|scope| {
@@ -465,7 +431,7 @@ impl<'a> Phase<'a> {
     fn watch(
         &self,
         per_second: &mut Vec<u64>,
-        course: &mut Samples,
+        mut course: Option<&mut PhaseCourse>,
         watch: &mut dyn FnMut(Progress),
     ) -> Result<(), String> {
         const STEP: Duration = Duration::from_millis(100);
@@ -473,14 +439,19 @@ impl<'a> Phase<'a> {
         let mut counted = 0;
         let mut tick = 1;
         let mut last_done = 0;
-        self.follow(Duration::ZERO, course)?;
+        if let Some(course) = &mut course {
+            course.look(Duration::ZERO, self.store)?;
+        }
         while self.finished.load(Ordering::Acquire) < self.plan.threads as u64 {
             let next = STEP * tick;
-            let next_window = self.window.map_or(next, |length| length * course.len() as u32);
+            let next_look = course.as_ref().map_or(next, |course| course.next());
             // Short steps at first, so that a phase that is over at once is not waited for.
-            let wait = next.min(next_window).saturating_sub(start.elapsed());
+            let wait = next.min(next_look).saturating_sub(start.elapsed());
             std::thread::sleep(wait.min(Duration::from_millis(10)));
-            self.follow(start.elapsed(), course)?;
+            let elapsed = start.elapsed();
+            if let Some(course) = course.as_mut().filter(|course| elapsed >= course.next()) {
+                course.look(elapsed, self.store)?;
+            }
             if start.elapsed() < next {
                 continue;
             }
@@ -498,18 +469,7 @@ impl<'a> Phase<'a> {
             last_done = done;
         }
         // The last window may have ended with the phase.
-        if self.window.is_some() {
-            course.push(Sample::take(start.elapsed(), self.store)?);
-        }
-        Ok(())
-    }
-
-    /// Looks at the process and the store at the start and where a window has ended.
-    fn follow(&self, elapsed: Duration, course: &mut Samples) -> Result<(), String> {
-        if self.window.is_some_and(|length| elapsed >= length * course.len() as u32) {
-            course.push(Sample::take(elapsed, self.store)?);
-        }
-        Ok(())
+        course.map_or(Ok(()), |course| course.look(start.elapsed(), self.store))
     }
 
     fn run_thread(&self, thread: usize) -> Result<ThreadResult, String> {

@@ -24,8 +24,8 @@ use rig::Rig;
 /// Arguments of every suite that repeats a paper's experiments.
 #[derive(Debug, Clone, clap::Args)]
 pub struct PaperArgs {
-    /// Where the stores are made, as tiered:DIRECTORY; each is removed when its experiment is over. On tmpfs (/dev/shm) no
-    /// disk takes part.
+    /// Where the stores are made, as tiered:DIRECTORY; each is removed when its experiment is over, but those of one that is interrupted
+    /// (Ctrl-C) are left. On tmpfs (/dev/shm) no disk takes part.
     #[arg(long, value_parser = StoreUrl::measured)]
     pub(in crate::bench) store: StoreUrl,
     /// Where the sorted tables of stores with a bounded fast tier are made [default: in their stores' directories].
@@ -80,18 +80,11 @@ pub(in crate::bench) fn run(suite: &PaperSuite, mut args: PaperArgs) -> std::res
         args.threads = suite.threads.to_vec();
     }
     args.experiments.iter().try_for_each(|name| suite.find(name).map(|_| ()))?;
-    let results = run_all(suite, &args, &directory)?;
+    [&args.json, &args.html].into_iter().flatten().try_for_each(|path| check_writable(path))?;
+    let results = run_all(suite, &args, &directory);
     let settings = args.to_json(suite, &directory);
     print!("{}", page::text(&settings, &results));
-    if let Some(path) = &args.json {
-        report::write_json(path, settings.clone(), &results)?;
-        eprintln!("figures: {}", path.display());
-    }
-    if let Some(path) = &args.html {
-        let page = page::html(suite, &settings, &results);
-        std::fs::write(path, page).map_err(|error| format!("writing {}: {error}", path.display()))?;
-        eprintln!("report: {}", path.display());
-    }
+    write_reports(suite, &args, settings, &results)?;
     match results.iter().find(|result| !result.failures.is_empty()) {
         Some(failed) => {
             Err(format!("{} on {}: {}", failed.experiment, failed.medium.name(), failed.failures[0]))
@@ -100,11 +93,44 @@ pub(in crate::bench) fn run(suite: &PaperSuite, mut args: PaperArgs) -> std::res
     }
 }
 
-fn run_all(
+/// A file that cannot be written is told before hours of measuring. One that is there keeps what is in it until the report is.
+fn check_writable(path: &Path) -> std::result::Result<(), String> {
+    let opened = std::fs::OpenOptions::new().create(true).append(true).open(path);
+    opened.map(drop).map_err(|error| format!("writing {}: {error}", path.display()))
+}
+
+/// Writes both reports that were asked for, the one where the other cannot be.
+fn write_reports(
     suite: &PaperSuite,
     args: &PaperArgs,
-    directory: &Path,
-) -> std::result::Result<Vec<Result>, String> {
+    settings: Value,
+    results: &[Result],
+) -> std::result::Result<(), String> {
+    let html = args.html.as_ref().map_or(Ok(()), |path| {
+        let page = page::html(suite, &settings, results);
+        std::fs::write(path, page).map_err(|error| format!("writing {}: {error}", path.display()))?;
+        eprintln!("report: {}", path.display());
+        Ok(())
+    });
+    let json = args.json.as_ref().map_or(Ok(()), |path| {
+        report::write_json(path, settings, &results)?;
+        eprintln!("figures: {}", path.display());
+        Ok(())
+    });
+    let failures: Vec<String> = [json, html].into_iter().filter_map(std::result::Result::err).collect();
+    if failures.is_empty() { Ok(()) } else { Err(failures.join("; ")) }
+}
+
+/// Runs an experiment; one that fails is told with what it measured until then.
+fn run_one(experiment: &Experiment, rig: std::result::Result<Rig<'_>, String>) -> Finding {
+    let outcome = rig.and_then(|rig| {
+        let failed = |error| Finding { failures: vec![error], phases: rig.measured(), ..Finding::default() };
+        Ok((experiment.run)(&rig).unwrap_or_else(failed))
+    });
+    outcome.unwrap_or_else(|error| Finding { failures: vec![error], ..Finding::default() })
+}
+
+fn run_all(suite: &PaperSuite, args: &PaperArgs, directory: &Path) -> Vec<Result> {
     let wanted = |experiment: &&Experiment| {
         args.experiments.is_empty() || args.experiments.iter().any(|name| name == experiment.name)
     };
@@ -118,9 +144,8 @@ fn run_all(
     for round in 0..args.rounds {
         for (at, &(experiment, medium)) in runs.iter().enumerate() {
             let step = (round * runs.len() + at + 1, runs.len() * args.rounds);
-            let rig = Rig::new(args, medium, (directory, suite.name), step, experiment.name)?;
-            let finding = (experiment.run)(&rig)
-                .unwrap_or_else(|error| Finding { failures: vec![error], ..Finding::default() });
+            let rig = Rig::new(args, medium, (directory, suite.name), (round, step), experiment.name);
+            let finding = run_one(experiment, rig);
             finding.failures.iter().for_each(|failure| {
                 eprintln!("{} {}: FAILED: {failure}", experiment.name, medium.name());
             });
@@ -132,7 +157,7 @@ fn run_all(
         let Experiment { name, title, paper, .. } = *experiment;
         Result { experiment: name, title, paper, medium, figures, tables, factors, phases, failures }
     });
-    Ok(findings.collect())
+    findings.collect()
 }
 
 impl PaperArgs {

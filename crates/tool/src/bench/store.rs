@@ -47,23 +47,23 @@ pub trait BenchStore: Sync {
         true
     }
 
-    /// Bytes it has put into its log since it was opened, by its own account and to a segment; none where it has no such
-    /// account.
-    fn log_bytes(&self) -> Option<u64> {
+    /// What it has done since it was opened; none where it has no such account.
+    fn account(&self) -> Option<StoreAccount> {
         None
     }
+}
 
-    /// Bytes it has written below its log since it was opened, by its own account: rows that moved there, and files that merges wrote;
-    /// none where it has no such account.
-    fn below_log_bytes(&self) -> Option<u64> {
-        None
-    }
-
-    /// Reads since it was opened that found their row in its row cache, and that did not, while that was in use; none where it
-    /// has none.
-    fn cache_reads(&self) -> Option<(u64, u64)> {
-        None
-    }
+/// What a store has done since it was opened, by its own account.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StoreAccount {
+    /// Bytes put into its log, to a segment.
+    pub log_bytes: u64,
+    /// Bytes written below its log: rows that moved there, and files that merges wrote.
+    pub below_log_bytes: u64,
+    /// Reads that found their row in its row cache, and that did not, while that was in use.
+    pub cache_reads: (u64, u64),
+    /// Keys that left memory for groups on the fast tier.
+    pub keys_sealed: u64,
 }
 
 /// One thread's handle on a store. Every row and value read is handed to the sink, which copies and checks it.

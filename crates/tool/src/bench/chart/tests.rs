@@ -36,7 +36,6 @@ fn text_cannot_break_out() {
     (chart.title, chart.x_label, chart.y_label) = (bad.clone(), bad.clone(), bad.clone());
     chart.across = Across::Names(vec![bad.clone(), bad.clone()]);
     chart.series[0].name = bad.clone();
-    chart.series[0].points[0].label = Some(bad.clone());
     chart.marks = vec![Mark { x: 0.0, text: bad.clone() }];
     for shape in [Shape::Bars, Shape::Lines] {
         let svg = Chart { shape, ..chart.clone() }.svg();

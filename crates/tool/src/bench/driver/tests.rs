@@ -27,6 +27,7 @@ fn result(start: Instant, ends_ms: impl Iterator<Item = u64>) -> ThreadResult {
 fn counts(windows: &[Window], elapsed: Duration) -> Vec<u64> {
     let count = |window: &Window| {
         let seconds = LENGTH.as_secs_f64().min(elapsed.as_secs_f64() - window.from_s);
+        assert!((window.length_s - seconds).abs() < 1e-9, "{window:?}");
         (window.ops_per_s * seconds).round() as u64
     };
     windows.iter().map(count).collect()
@@ -38,7 +39,7 @@ fn windows_hold_every_operation() {
     // One operation each ms; the second thread comes to a stop for longer than two windows.
     let results = [result(start, 1..=330), result(start, (1..=90).chain(230..=330))];
     let elapsed = Duration::from_millis(330);
-    let windows = windows(&results, &Samples::new(), LENGTH, elapsed).unwrap();
+    let windows = windows(&results, &PhaseCourse::new(LENGTH), LENGTH, elapsed).unwrap();
     // What ends just where a window does is part of the next one.
     let (alone, both) = ([49, 50, 50, 50, 50, 50, 31], [49, 41, 0, 0, 20, 50, 31]);
     let expected: Vec<u64> = alone.iter().zip(both).map(|(one, other)| one + other).collect();
@@ -62,7 +63,7 @@ fn a_last_window_of_less_than_half_is_left_out() {
     for (end, count, last) in [(324, 6, 50), (326, 7, 27), (20, 1, 20)] {
         let results = [result(start, 1..=end)];
         let elapsed = Duration::from_millis(end);
-        let windows = windows(&results, &Samples::new(), LENGTH, elapsed).unwrap();
+        let windows = windows(&results, &PhaseCourse::new(LENGTH), LENGTH, elapsed).unwrap();
         let counts = counts(&windows, elapsed);
         assert_eq!((counts.len(), counts.last()), (count, Some(&last)), "{end} ms");
     }
@@ -72,7 +73,7 @@ fn a_last_window_of_less_than_half_is_left_out() {
 fn windows_in_which_nobody_did_anything_are_empty() {
     let start = Instant::now();
     let results = [result(start, [10, 120].into_iter())];
-    let windows = windows(&results, &Samples::new(), LENGTH, Duration::from_millis(150)).unwrap();
+    let windows = windows(&results, &PhaseCourse::new(LENGTH), LENGTH, Duration::from_millis(150)).unwrap();
     assert_eq!(windows[1].ops_per_s, 0.0);
     assert_eq!((windows[1].p50_us, windows[1].max_us), (0.0, 0.0));
 }

@@ -7,7 +7,6 @@ use crate::bench::chart::{Across, Chart, Point, Scale, Series, Shape, Unit};
 use crate::bench::paper::experiment::Experiment;
 use crate::bench::paper::finding::{Factor, Figure, Finding};
 use crate::bench::paper::rig::{Layout, Rig, SHAPE};
-use crate::bench::report::count;
 use crate::bench::setting::Setting;
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
@@ -130,7 +129,7 @@ fn switched_chart(finding: &Finding, title: &str, switches: &[(&str, &str)]) -> 
     let series = names.map(|name| {
         let points = PHASES.iter().enumerate().map(|(at, (phase, _))| {
             let rate = finding.rate(name, phase);
-            Point::new(at as f64, rate / finding.rate(BASE, phase)).labelled(count(rate))
+            Point::new(at as f64, rate / finding.rate(BASE, phase)).labelled(rate)
         });
         Series { name: name.into(), points: points.collect() }
     });

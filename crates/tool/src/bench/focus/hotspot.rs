@@ -224,6 +224,7 @@ mod tests {
     fn course(ratios: &[Option<f64>]) -> Vec<Window> {
         let window = |(at, &hit_ratio): (usize, &Option<f64>)| Window {
             from_s: at as f64 * 0.1,
+            length_s: 0.1,
             ops_per_s: 1e6,
             p50_us: 1.0,
             p99_us: 1.0,

@@ -13,7 +13,7 @@ pub(in crate::bench) struct Experiment {
     pub(in crate::bench) title: &'static str,
     /// What the paper did, and where.
     pub(in crate::bench) paper: &'static str,
-    /// Runs it.
+    /// Runs it. What it measured before it failed is told all the same.
     pub(in crate::bench) run: fn(&Rig<'_>) -> std::result::Result<Finding, String>,
 }
 

@@ -58,7 +58,7 @@ pub(in crate::bench) struct FigureTable {
 pub(in crate::bench) struct Factor {
     /// Of what.
     pub(in crate::bench) what: String,
-    /// What it came to here: the median of the rounds.
+    /// What it came to here: the median of the rounds, of an even number the mean of the two in the middle.
     pub(in crate::bench) here: f64,
     /// The least of them.
     pub(in crate::bench) least: f64,
@@ -96,11 +96,8 @@ impl Factor {
 
     /// The same number of several rounds; at least one.
     fn of_rounds(same: &[&Factor]) -> Factor {
-        let mut numbers: Vec<f64> = same.iter().map(|factor| factor.here).collect();
-        numbers.sort_by(f64::total_cmp);
-        let here = (numbers[(numbers.len() - 1) / 2] + numbers[numbers.len() / 2]) / 2.0;
         Factor {
-            here,
+            here: median(same.iter().map(|factor| factor.here)).unwrap_or(f64::NAN),
             least: same.iter().map(|factor| factor.least).fold(f64::INFINITY, f64::min),
             most: same.iter().map(|factor| factor.most).fold(f64::NEG_INFINITY, f64::max),
             rounds: same.iter().map(|factor| factor.rounds).sum(),
@@ -146,6 +143,9 @@ pub(in crate::bench) struct Measured {
     pub(in crate::bench) log_bytes: u64,
     /// Bytes written below the log, by the engine's account: of rows that moved there, and of files that merges wrote.
     pub(in crate::bench) below_log_bytes: u64,
+    /// Keys that had left memory for the fast tier when it was over, since the store was opened, by the engine's account: they may leave between phases,
+    /// too.
+    pub(in crate::bench) keys_sealed: u64,
     /// Reads that found their row in the cache, of those there were while it was in use.
     pub(in crate::bench) hit_ratio: Option<f64>,
     /// Its course, where that was looked at.
@@ -223,15 +223,28 @@ fn spread(figure: &mut Figure, rounds: &[Finding]) {
     }
 }
 
-/// The middle one of points, with the range of all; none where there are not several.
+/// The middle one of numbers, or the mean of the two in the middle: of all that is told of several rounds. None of none.
+fn median(numbers: impl Iterator<Item = f64>) -> Option<f64> {
+    let mut numbers: Vec<f64> = numbers.collect();
+    numbers.sort_by(f64::total_cmp);
+    let above = *numbers.get(numbers.len() / 2)?;
+    Some((numbers[(numbers.len() - 1) / 2] + above) / 2.0)
+}
+
+/// The median of points, and that of their labels, with the range of all; none where there are not several.
 fn middle<'a>(points: impl Iterator<Item = &'a Point>) -> Option<Point> {
-    let mut points: Vec<&Point> = points.collect();
-    points.sort_by(|one, other| one.y.total_cmp(&other.y));
+    let points: Vec<&Point> = points.collect();
     let ends = |point: &&Point| point.spread.unwrap_or([point.y; 2]);
     let least = points.iter().map(|point| ends(point)[0]).fold(f64::INFINITY, f64::min);
     let most = points.iter().map(|point| ends(point)[1]).fold(f64::NEG_INFINITY, f64::max);
-    let middle = *points.get((points.len().max(1) - 1) / 2)?;
-    (points.len() > 1).then(|| Point { spread: Some([least, most]), ..middle.clone() })
+    let x = points.get(1)?.x;
+    let y = median(points.iter().map(|point| point.y))?;
+    Some(Point {
+        x,
+        y,
+        label: median(points.iter().filter_map(|point| point.label)),
+        spread: Some([least, most]),
+    })
 }
 
 /// An experiment's finding on a medium.
@@ -277,7 +290,7 @@ mod tests {
     }
 
     fn drawn(y: f64, across: Across) -> Finding {
-        let series = vec![Series { name: "rows".into(), points: vec![Point::new(0.0, y)] }];
+        let series = vec![Series { name: "rows".into(), points: vec![Point::new(0.0, y).labelled(y * 1e6)] }];
         let chart = Chart {
             title: "chart".into(),
             x_label: String::new(),
@@ -305,10 +318,14 @@ mod tests {
         };
         let three = of(&[7.0, 1.0, 3.0], &names);
         assert_eq!((point(&three).y, point(&three).spread), (3.0, Some([1.0, 7.0])));
+        assert_eq!(point(&three).label, Some(3e6), "its own median");
         let both = Finding::of_rounds(vec![three, of(&[2.0, 2.0, 9.0], &names)]);
-        assert_eq!((point(&both).y, point(&both).spread), (2.0, Some([1.0, 9.0])));
-        assert_eq!(point(&of(&[7.0], &names)), Point::new(0.0, 7.0));
+        // As factors: of an even number the mean of the two in the middle.
+        assert_eq!((point(&both).y, point(&both).spread), (2.5, Some([1.0, 9.0])));
+        assert_eq!(point(&both).label, Some(2.5e6));
+        let alone = Point::new(0.0, 7.0).labelled(7e6);
+        assert_eq!(point(&of(&[7.0], &names)), alone);
         let course = of(&[7.0, 1.0], &|| Across::Numbers(Unit::Seconds));
-        assert_eq!(point(&course), Point::new(0.0, 7.0), "the first of those that were not disturbed");
+        assert_eq!(point(&course), alone, "the first of those that were not disturbed");
     }
 }

@@ -4,6 +4,7 @@
 //! directory is new and is removed with the store, and that the driver checks all that is read. Must not know what an
 //! experiment is after.
 
+use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -33,6 +34,11 @@ pub(in crate::bench) const SHAPE: RowShape = RowShape { fields: 10, field_bytes:
 const REST_MAX: Duration = Duration::from_secs(5);
 /// Shorter phases are for trying out, and nothing is waited for after them.
 const TRIAL_SECONDS: f64 = 0.2;
+/// Longer than any phase that ends after its operations.
+const SECONDS_MAX: f64 = 1e6;
+
+/// What inserts before scans has one operation for so many records.
+const BEFORE_SCANS_ONE_IN: u64 = 5;
 
 /// How rows are put into the engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,12 +75,16 @@ pub(in crate::bench) struct Rig<'a> {
     medium: Medium,
     /// New, and removed with the rig.
     directory: PathBuf,
-    /// As new, where sorted tables are to be elsewhere.
+    /// As new, where the command line says where sorted tables are to be.
     capacity: Option<PathBuf>,
     /// Which experiment this is, of how many.
     step: (usize, usize),
     name: &'static str,
+    /// Which round of the suite this is, from 0.
+    round: usize,
     stores: AtomicU64,
+    /// All phases so far: an experiment that fails keeps them.
+    measured: RefCell<Vec<Measured>>,
 }
 
 impl Rig<'_> {
@@ -82,22 +92,27 @@ impl Rig<'_> {
         args: &'a PaperArgs,
         medium: Medium,
         (parent, suite): (&Path, &str),
-        step: (usize, usize),
+        (round, step): (usize, (usize, usize)),
         name: &'static str,
     ) -> Result<Rig<'a>, String> {
         let own = format!("{suite}-{}-{}-{name}", std::process::id(), medium.name());
+        let directory = parent.join(&own);
+        make_new(&directory)?;
+        // From here on what was made is removed with the rig, and nothing else.
         let mut rig = Rig {
             args,
             medium,
-            directory: parent.join(&own),
+            directory,
             capacity: None,
             step,
             name,
+            round,
             stores: AtomicU64::new(0),
+            measured: RefCell::new(Vec::new()),
         };
-        make_new(&rig.directory)?;
-        if let Some(capacity) = args.capacity.as_deref().filter(|capacity| *capacity != parent) {
-            let directory = capacity.join(&own);
+        if let Some(capacity) = &args.capacity {
+            // By a name of its own: the place may be the stores', whatever it is called.
+            let directory = capacity.join(format!("{own}-capacity"));
             make_new(&directory)?;
             rig.capacity = Some(directory);
         }
@@ -119,9 +134,23 @@ impl Rig<'_> {
         self.args.seconds < TRIAL_SECONDS
     }
 
+    /// Things to measure in the order of this round: each round another one is first.
+    pub(in crate::bench) fn in_turn<T, const N: usize>(&self, mut things: [T; N]) -> [T; N] {
+        things.rotate_left(self.round % N.max(1));
+        things
+    }
+
+    /// All phases that were run so far.
+    pub(in crate::bench) fn measured(&self) -> Vec<Measured> {
+        self.measured.borrow().clone()
+    }
+
     /// Records of a data set of rows of `shape`, so that no data set is bigger than that of 1,000-byte rows.
     pub(in crate::bench) fn records(&self, shape: RowShape) -> u64 {
-        (self.args.records * 1000 / (shape.row_bytes() as u64).max(1000)).max(1)
+        match shape.row_bytes() as u64 {
+            0..=1000 => self.args.records,
+            bytes => (self.args.records.saturating_mul(1000) / bytes).max(1),
+        }
     }
 
     /// The engine's options: the command line's.
@@ -137,7 +166,8 @@ impl Rig<'_> {
         percent: u64,
     ) -> Result<Options, String> {
         let mut options = self.options()?;
-        options.cache_bytes = self.records(shape) * shape.row_bytes() as u64 * percent / 100;
+        let bytes = self.records(shape).saturating_mul(shape.row_bytes() as u64);
+        options.cache_bytes = bytes.saturating_mul(percent) / 100;
         Ok(options)
     }
 
@@ -272,6 +302,12 @@ fn make_new(directory: &Path) -> Result<(), String> {
     made.map_err(|error| format!("making {}: {error}", directory.display()))
 }
 
+/// The share of hits from one account of the row cache to another.
+fn hit_ratio((hits, misses): (u64, u64), (hits_now, misses_now): (u64, u64)) -> Option<f64> {
+    let (hits, misses) = (hits_now - hits, misses_now - misses);
+    (hits + misses > 0).then(|| hits as f64 / (hits + misses) as f64)
+}
+
 /// How a phase differs from the others.
 #[derive(Debug, Clone, Copy, Default)]
 pub(in crate::bench) struct Run {
@@ -281,6 +317,8 @@ pub(in crate::bench) struct Run {
     pub(in crate::bench) threads: Option<usize>,
     /// Instead of the command line's.
     pub(in crate::bench) seconds: Option<f64>,
+    /// So many operations, however long they take.
+    pub(in crate::bench) operations: Option<u64>,
     /// Looks at its course in windows of so many seconds.
     pub(in crate::bench) window: Option<f64>,
     /// Begins the next phase at once, whatever goes on in the background.
@@ -320,6 +358,17 @@ impl Subject<'_> {
         self.run(Workload::find(name)?, Run::default(), finding)
     }
 
+    /// Runs a phase that inserts and that a scan follows: as many operations for each store, whatever it is capable of, so that the
+    /// scans have the same rows before them.
+    pub(in crate::bench) fn phase_before_scans(
+        &mut self,
+        name: &str,
+        finding: &mut Finding,
+    ) -> Result<(), String> {
+        let operations = Some(self.records / BEFORE_SCANS_ONE_IN);
+        self.run(Workload::find(name)?, Run { operations, ..Run::default() }, finding)
+    }
+
     /// Runs a phase.
     pub(in crate::bench) fn run(
         &mut self,
@@ -332,9 +381,12 @@ impl Subject<'_> {
         let args = rig.args;
         let threads = run.threads.unwrap_or(args.threads[0]);
         let seconds = run.seconds.unwrap_or(args.seconds);
+        let is_trial = seconds < TRIAL_SECONDS;
         let records = *records;
         // Inserts end when the data set has doubled, as YCSB leaves room for twice as many as there may be operations.
         let operations = if workload.insert_share() > 0.0 { records } else { u64::MAX };
+        let (operations, seconds) =
+            run.operations.map_or((operations, seconds), |operations| (operations.max(1), SECONDS_MAX));
         let plan = Plan {
             workload,
             records,
@@ -344,7 +396,7 @@ impl Subject<'_> {
             distribution: run.distribution,
             rate: None,
             seed: args.seed.wrapping_add(self.phases),
-            rest_max: if run.restless || seconds < TRIAL_SECONDS { Duration::ZERO } else { REST_MAX },
+            rest_max: if run.restless || is_trial { Duration::ZERO } else { REST_MAX },
         };
         self.phases += 1;
         let (step, steps) = rig.step;
@@ -352,9 +404,7 @@ impl Subject<'_> {
         let title = format!("[{step}/{steps}] {} {medium} {}: {}", rig.name, self.variant, workload.name);
         let bar = phase_bar(&title);
         let window = run.window.map(Duration::from_secs_f64);
-        let before = store.log_bytes().unwrap_or(0);
-        let below_before = store.below_log_bytes().unwrap_or(0);
-        let (hits, misses) = store.cache_reads().unwrap_or_default();
+        let before = store.account().unwrap_or_default();
         let outcome = run_phase_by_window(store, *shape, population, &plan, window, &mut |progress| {
             advance(&bar, progress);
         });
@@ -364,27 +414,26 @@ impl Subject<'_> {
         let disk = rig.disk_bytes(&self.directory)?;
         let report = PhaseReport::new(workload.name, threads, &outcome, Memory::now()?, disk);
         eprintln!("[{step}/{steps}] {} {medium}: {}", rig.name, report.progress_line(&self.variant));
-        let log_bytes = store.log_bytes().unwrap_or(0).saturating_sub(before);
-        let hit_ratio = store.cache_reads().and_then(|(hits_now, misses_now)| {
-            let (hits, misses) = (hits_now - hits, misses_now - misses);
-            (hits + misses > 0).then(|| hits as f64 / (hits + misses) as f64)
-        });
-        finding.phases.push(Measured {
+        let after = store.account().unwrap_or_default();
+        let measured = Measured {
             variant: self.variant.clone(),
             round: 1,
             disturbed: report.is_disturbed(),
             report,
-            log_bytes,
-            below_log_bytes: store.below_log_bytes().unwrap_or(0).saturating_sub(below_before),
-            hit_ratio,
+            log_bytes: after.log_bytes.saturating_sub(before.log_bytes),
+            below_log_bytes: after.below_log_bytes.saturating_sub(before.below_log_bytes),
+            keys_sealed: after.keys_sealed,
+            hit_ratio: hit_ratio(before.cache_reads, after.cache_reads),
             windows,
-        });
+        };
+        rig.measured.borrow_mut().push(measured.clone());
+        finding.phases.push(measured);
         Ok(())
     }
 
     /// Bytes of log that the store has filled since it was opened.
     pub(in crate::bench) fn log_bytes(&self) -> u64 {
-        self.store.as_ref().and_then(|store| store.log_bytes()).unwrap_or(0)
+        self.store.as_ref().and_then(|store| store.account()).map_or(0, |account| account.log_bytes)
     }
 
     fn close(mut self, remove: bool) -> Result<(), String> {

@@ -1,8 +1,12 @@
-//! What every suite's report must be, whatever is in it.
+//! What every suite's report must be, whatever is in it, and what becomes of failures.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use hedgerow::Durability;
 use serde_json::{Value, json};
+
+use super::rig::{Layout, SHAPE};
+use super::*;
 
 /// A new directory of a test.
 pub(in crate::bench) fn unique_directory(name: &str) -> PathBuf {
@@ -113,4 +117,105 @@ fn check_figure(name: &str, figure: &Value) -> usize {
         }
     }
     charts.len()
+}
+
+/// Loads, and fails thereafter.
+const FAILS_LATE: Experiment = Experiment {
+    name: "late",
+    title: "Fails late",
+    paper: "none",
+    run: |rig| {
+        let mut subject = rig.open(Layout::Rows, SHAPE, rig.options()?)?;
+        subject.load(&mut Finding::default())?;
+        Err("the second phase".into())
+    },
+};
+
+/// Loads, and is whole.
+const WORKS: Experiment = Experiment {
+    name: "works",
+    run: |rig| {
+        let mut finding = Finding::default();
+        let mut subject = rig.open(Layout::Rows, SHAPE, rig.options()?)?;
+        subject.call(rig.in_turn(["a", "b"])[0]);
+        subject.load(&mut finding)?;
+        subject.remove()?;
+        Ok(finding)
+    },
+    ..FAILS_LATE
+};
+
+const SUITE: PaperSuite = PaperSuite {
+    name: "made-up",
+    title: "Made up",
+    caution: "",
+    threads: &[1],
+    experiments: &[FAILS_LATE, Experiment { name: "blocked", ..WORKS }, WORKS],
+};
+
+fn args(directory: &Path) -> PaperArgs {
+    PaperArgs {
+        store: StoreUrl::Tiered(Medium::File, directory.join("stores")),
+        // The same place by another name.
+        capacity: Some(directory.join("stores/../stores")),
+        media: vec![Medium::File],
+        experiments: vec![],
+        records: 100,
+        seconds: 0.01,
+        rounds: 2,
+        threads: vec![],
+        engine: EngineArgs { durability: Durability::Process, set: vec![] },
+        seed: 7,
+        html: Some(directory.join("page.html")),
+        json: Some(directory.join("figures.json")),
+    }
+}
+
+#[test]
+fn a_failure_is_that_of_its_experiment_and_keeps_what_was_measured() {
+    let directory = unique_directory("paper-failures");
+    let taken = directory.join(format!("stores/made-up-{}-file-blocked", std::process::id()));
+    std::fs::create_dir_all(&taken).unwrap();
+    let failure = run(&SUITE, args(&directory)).unwrap_err();
+    assert_eq!(failure, "late on file: the second phase");
+    let text = std::fs::read_to_string(directory.join("figures.json")).unwrap();
+    let document: Value = serde_json::from_str(&text).unwrap();
+    let found = |at: usize| {
+        let result = &document["results"][at];
+        (result["failures"].as_array().unwrap().len(), result["phases"].as_array().unwrap().len())
+    };
+    assert_eq!([found(0), found(1), found(2)], [(2, 2), (2, 0), (0, 2)], "{text}");
+    let blocked = document["results"][1]["failures"][0].as_str().unwrap();
+    assert!(blocked.starts_with("making ") && blocked.contains("blocked"), "{blocked}");
+    let first = |round: usize| &document["results"][2]["phases"][round]["variant"];
+    assert_eq!((first(0), first(1)), (&json!("a"), &json!("b")), "turns go with the rounds");
+    elements(&std::fs::read_to_string(directory.join("page.html")).unwrap());
+    let left: Vec<_> =
+        std::fs::read_dir(directory.join("stores")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(left, [taken], "all but what was there before is removed");
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
+fn reports_that_cannot_be_written_are_told_before_anything_is_measured() {
+    let directory = unique_directory("paper-reports");
+    let nowhere = |name: &str| Some(directory.join("nowhere").join(name));
+    let wrong = [
+        PaperArgs { json: nowhere("figures.json"), ..args(&directory) },
+        PaperArgs { html: nowhere("page.html"), ..args(&directory) },
+    ];
+    for wrong in wrong {
+        let failure = run(&SUITE, wrong).unwrap_err();
+        assert!(failure.starts_with("writing ") && failure.contains("nowhere"), "{failure}");
+        assert!(!directory.join("stores").exists(), "nothing was measured");
+    }
+    std::fs::write(directory.join("figures.json"), "of yesterday").unwrap();
+    check_writable(&directory.join("figures.json")).unwrap();
+    assert_eq!(std::fs::read(directory.join("figures.json")).unwrap(), b"of yesterday");
+    // One that has become a directory since.
+    let lost = PaperArgs { json: Some(directory.clone()), ..args(&directory) };
+    let failure = write_reports(&SUITE, &lost, lost.to_json(&SUITE, &directory), &[]).unwrap_err();
+    assert!(failure.starts_with("writing "), "{failure}");
+    elements(&std::fs::read_to_string(directory.join("page.html")).unwrap());
+    std::fs::remove_dir_all(&directory).unwrap();
 }

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 use hedgerow::{Batch, Db, FieldId, Options, Schema, Table, Type, Value};
 
-use super::hedgerow::{log_bytes, open_db, text};
+use super::StoreAccount;
+use super::hedgerow::{account, open_db, text};
 use super::mapping::{Cell, FlatSession, FlatStore, Stripes};
 use crate::store_url::Medium;
 
@@ -64,8 +65,8 @@ impl FlatStore for FlatHedgerow {
         Ok(())
     }
 
-    fn log_bytes(&self) -> Option<u64> {
-        Some(log_bytes(&self.db))
+    fn account(&self) -> Option<StoreAccount> {
+        Some(account(&self.db))
     }
 }
 

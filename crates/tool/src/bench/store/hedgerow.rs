@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use hedgerow::{Db, FAST_TIER_FILE, FieldId, Options, RowRef, Schema, Table, Type, Value};
 use hedgerow_device::{EmulatedBase, FastTier, FastTierOptions, PersistentMemoryModel};
 
-use super::{BenchStore, Columns, Session};
+use super::{BenchStore, Columns, Session, StoreAccount};
 use crate::bench::row::{FIELDS_MAX, Key, RowShape, RowSink};
 use crate::store_url::Medium;
 
@@ -74,13 +74,19 @@ pub(super) fn open_db(medium: Medium, directory: &Path, options: Options) -> Res
     }
 }
 
-/// Bytes that went into the log of `db`: those in its segments, and those in segments that were freed.
-pub(super) fn log_bytes(db: &Db) -> u64 {
+/// What `db` has done since it was opened.
+pub(super) fn account(db: &Db) -> StoreAccount {
     let metrics = db.metrics();
-    metrics.live_bytes
-        + metrics.obsolete_bytes
-        + metrics.unused_bytes
-        + metrics.segments_collected * metrics.segment_bytes
+    StoreAccount {
+        // What is in segments, and what was in those that were freed.
+        log_bytes: metrics.live_bytes
+            + metrics.obsolete_bytes
+            + metrics.unused_bytes
+            + metrics.segments_collected * metrics.segment_bytes,
+        below_log_bytes: metrics.bytes_moved + metrics.sorted_tables.bytes_merged,
+        cache_reads: (metrics.cache_hits, metrics.cache_misses),
+        keys_sealed: metrics.sealed.keys_sealed,
+    }
 }
 
 pub(super) fn field_name(field: usize) -> String {
@@ -132,18 +138,8 @@ impl BenchStore for HedgerowStore {
         Some(&self.directory)
     }
 
-    fn log_bytes(&self) -> Option<u64> {
-        Some(log_bytes(&self.db))
-    }
-
-    fn below_log_bytes(&self) -> Option<u64> {
-        let metrics = self.db.metrics();
-        Some(metrics.bytes_moved + metrics.sorted_tables.bytes_merged)
-    }
-
-    fn cache_reads(&self) -> Option<(u64, u64)> {
-        let metrics = self.db.metrics();
-        Some((metrics.cache_hits, metrics.cache_misses))
+    fn account(&self) -> Option<StoreAccount> {
+        Some(account(&self.db))
     }
 }
 

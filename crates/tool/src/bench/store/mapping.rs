@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use serde::{Deserialize, Serialize};
 
-use super::{BenchStore, Columns, Session};
+use super::{BenchStore, Columns, Session, StoreAccount};
 use crate::bench::row::{KEY_BYTES, Key, RowShape, RowSink};
 
 /// How rows become flat values.
@@ -51,8 +51,8 @@ pub trait FlatStore: Sync {
         Err("this store is loaded once, when it is new".into())
     }
 
-    /// As [`BenchStore::log_bytes`].
-    fn log_bytes(&self) -> Option<u64> {
+    /// As [`BenchStore::account`].
+    fn account(&self) -> Option<StoreAccount> {
         None
     }
 }
@@ -148,8 +148,8 @@ impl<S: FlatStore> BenchStore for Mapped<S> {
         Some(self.store.directory())
     }
 
-    fn log_bytes(&self) -> Option<u64> {
-        self.store.log_bytes()
+    fn account(&self) -> Option<StoreAccount> {
+        self.store.account()
     }
 }
 

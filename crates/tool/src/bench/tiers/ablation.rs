@@ -9,7 +9,6 @@ use crate::bench::chart::{Chart, Point, Series, Shape, Unit};
 use crate::bench::paper::experiment::Experiment;
 use crate::bench::paper::finding::{Factor, Figure, Finding};
 use crate::bench::paper::rig::{Layout, Rig, SHAPE};
-use crate::bench::report::count;
 use crate::bench::setting::Setting;
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
@@ -105,9 +104,16 @@ fn run(rig: &Rig<'_>) -> Result<Finding, String> {
         let first = round * order.len() / rounds;
         order.rotate_left(first);
         let mut finding = Finding::default();
-        order.into_iter().try_for_each(|variant| measure(rig, variant, &mut finding))?;
-        compare(rig, rounds, &mut finding);
+        let outcome = order.into_iter().try_for_each(|variant| measure(rig, variant, &mut finding));
+        match &outcome {
+            Ok(()) => compare(rig, rounds, &mut finding),
+            // The rounds before it are whole.
+            Err(failure) => finding.failures.push(failure.clone()),
+        }
         findings.push(finding);
+        if outcome.is_err() {
+            break;
+        }
     }
     Ok(Finding::of_rounds(findings))
 }
@@ -137,7 +143,7 @@ fn compare(rig: &Rig<'_>, rounds: usize, finding: &mut Finding) {
     let settings = format!(
         "uniform; {rounds} rounds by turns; {}; {}",
         Base::Tier.bound().describe(SHAPE, records),
-        Base::ShortIndex.bound().name(),
+        Base::ShortIndex.bound().describe(SHAPE, records),
     );
     let charts = ABLATIONS.chunks(IN_A_CHART).enumerate();
     let charts = charts.map(|(number, part)| chart(finding, number + 1, part)).collect();
@@ -158,7 +164,7 @@ fn chart(finding: &Finding, number: usize, part: &[Ablation]) -> Chart {
         let points = part.iter().enumerate().map(|(at, ablation)| {
             let rate = finding.rate(ablation.name, phase);
             let base = finding.rate(ablation.base.name(), phase);
-            Point::new(at as f64, rate / base).labelled(count(rate))
+            Point::new(at as f64, rate / base).labelled(rate)
         });
         Series { name: shown.into(), points: points.collect() }
     });

@@ -34,7 +34,7 @@ const DIFFERS: &str = "persistent memory over SATA SSDs, 80 to 100 GB, keys of 2
 
 fn run(rig: &Rig<'_>) -> Result<Finding, String> {
     let mut finding = Finding::default();
-    for bound in BOUNDS {
+    for bound in rig.in_turn(BOUNDS) {
         for (size, field_bytes) in SIZES {
             let shape = RowShape { fields: 1, field_bytes };
             let held = (bound, shape, rig.records(shape));

@@ -25,7 +25,7 @@ const PHASES: [(&str, &str); 3] = [("load", "inserts"), ("overwrite", "puts"), (
 fn run(rig: &Rig<'_>) -> Result<Finding, String> {
     let mut finding = Finding::default();
     let most = rig.records(PAIRS);
-    let records = |step: u64| (most * step / STEPS).max(1);
+    let records = |step: u64| (most.saturating_mul(step) / STEPS).max(1);
     for step in 1..=STEPS {
         let mut subject = loaded(rig, (BOUND, PAIRS, records(step)), variant(step), &mut finding)?;
         for (phase, _) in &PHASES[1..] {

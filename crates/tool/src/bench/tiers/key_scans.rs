@@ -27,7 +27,7 @@ const PHASES: [(&str, &str); 2] = [(KEYS, "keys"), (ROWS, "keys and values")];
 fn run(rig: &Rig<'_>) -> Result<Finding, String> {
     let mut finding = Finding::default();
     let records = rig.records(PAIRS);
-    for bound in BOUNDS {
+    for bound in rig.in_turn(BOUNDS) {
         let mut subject = loaded(rig, (bound, PAIRS, records), WARMING_UP.into(), &mut finding)?;
         // What is scanned first is brought into order, and into memory, for those that follow.
         uniform(&mut subject, ROWS, &mut finding)?;

@@ -47,7 +47,7 @@ const COMPARED: [Compared; 4] = [
 fn run(rig: &Rig<'_>) -> Result<Finding, String> {
     let mut finding = Finding::default();
     let records = rig.records(PAIRS);
-    for bound in BOUNDS {
+    for bound in rig.in_turn(BOUNDS) {
         let mut subject = loaded(rig, (bound, PAIRS, records), bound.name(), &mut finding)?;
         for (phase, _) in &PHASES[1..] {
             uniform(&mut subject, phase, &mut finding)?;

@@ -12,6 +12,7 @@ use crate::store_url::{Medium, StoreUrl};
 
 /// So many that a fast tier of the least size does not hold them.
 const RECORDS: u64 = 4500;
+const SEGMENT_BYTES: u64 = 512 << 10;
 
 fn args(directory: &Path) -> TiersArgs {
     let paper = PaperArgs {
@@ -74,6 +75,17 @@ fn all_experiments_run_and_are_told() {
     assert_eq!(moved("all"), 0, "what is not bounded moves nothing");
     assert!(moved("20 %") > 0 && moved("20 %, 4 KiB") > 0, "what is bounded moves rows");
 
+    let sealed = |variant: &str| -> u64 {
+        let of_variant = phases(&document).filter(|phase| phase["variant"] == variant);
+        of_variant.map(|phase| phase["keys_sealed"].as_u64().unwrap()).sum()
+    };
+    for variant in ["short index", "coupled", "knobs fixed"] {
+        assert!(sealed(variant) > 0, "{variant}: keys are sealed");
+    }
+    // Those of 4 KiB are so few that the least index holds them, and those of 64 B may be sealed after the last look.
+    assert!(sealed("20 %, short index, 1 KiB") > 0, "keys are sealed");
+    assert_eq!((sealed("no sealing"), sealed("as it is"), sealed("20 %, 1 KiB")), (0, 0, 0));
+
     let passes = result(&document, "passes")["phases"].as_array().unwrap();
     let over_all = passes.iter().filter(|phase| phase["phase"] == "overwrite-all");
     assert_eq!(over_all.map(|phase| phase["operations"].as_u64().unwrap()).collect::<Vec<_>>(), [RECORDS; 5]);
@@ -109,7 +121,9 @@ fn a_course_says_what_was_used_in_each_slot() {
     let directory = unique_directory("tiers-course");
     let mut args = args(&directory);
     args.paper.experiments = vec!["course".into()];
-    args.paper.records = 40_000;
+    args.paper.records = 50_000;
+    // What is counted by the segment is then known closely.
+    args.paper.engine.set = vec![format!("segment_bytes={SEGMENT_BYTES}").parse().unwrap()];
     args.quick = false;
     let (document, _) = report_of(args, &directory);
     for load in phases(&document).filter(|phase| phase["phase"] == "load") {
@@ -122,6 +136,15 @@ fn a_course_says_what_was_used_in_each_slot() {
         }
         let most = |field: &str| used.iter().map(|w| w["used"][field].as_f64().unwrap()).fold(0.0, f64::max);
         assert!(most("processors") > 0.0 && most("log_per_s") > 0.0, "{windows:?}");
+        let seconds = |window: &Value| window["length_s"].as_f64().unwrap();
+        let rate = |window: &Value| window["used"]["log_per_s"].as_f64().unwrap_or(0.0);
+        let sum: f64 = windows.iter().map(|window| rate(window) * seconds(window)).sum();
+        let total = load["log_bytes"].as_f64().unwrap();
+        // What no window holds may have been as much as in the busiest one.
+        let missing = load["seconds"].as_f64().unwrap() - windows.iter().map(seconds).sum::<f64>();
+        let segments = 2.0 * SEGMENT_BYTES as f64;
+        let least = total - segments - missing.max(0.0) * most("log_per_s");
+        assert!((least..=total + segments).contains(&sum), "{sum} of {total} bytes of log: {windows:?}");
     }
 }
 

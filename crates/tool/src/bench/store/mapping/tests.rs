@@ -120,7 +120,7 @@ fn all_mappings_run_over_hedgerow_on_both_media() {
             let options = Options::new().segment_bytes(1 << 20);
             let store = FlatHedgerow::open(medium, &directory, options).unwrap();
             let mut store = gives_back_what_was_written(store, mapping, values);
-            assert!(store.log_bytes().unwrap() > 300 * 1000);
+            assert!(store.account().unwrap().log_bytes > 300 * 1000);
             store.clear().unwrap();
             assert_eq!(store.rows().unwrap(), 0);
         }
