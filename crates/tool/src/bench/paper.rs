@@ -123,11 +123,11 @@ fn write_reports(
 
 /// Runs an experiment; one that fails is told with what it measured until then.
 fn run_one(experiment: &Experiment, rig: std::result::Result<Rig<'_>, String>) -> Finding {
-    let outcome = rig.and_then(|rig| {
-        let failed = |error| Finding { failures: vec![error], phases: rig.measured(), ..Finding::default() };
-        Ok((experiment.run)(&rig).unwrap_or_else(failed))
-    });
-    outcome.unwrap_or_else(|error| Finding { failures: vec![error], ..Finding::default() })
+    let failed = |error, phases| Finding { failures: vec![error], phases, ..Finding::default() };
+    match rig {
+        Ok(rig) => (experiment.run)(&rig).unwrap_or_else(|error| failed(error, rig.measured())),
+        Err(error) => failed(error, Vec::new()),
+    }
 }
 
 fn run_all(suite: &PaperSuite, args: &PaperArgs, directory: &Path) -> Vec<Result> {

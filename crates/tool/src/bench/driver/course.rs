@@ -12,7 +12,7 @@ use crate::bench::store::BenchStore;
 
 /// What had been used and done up to a moment. None of it shrinks.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-struct Totals {
+struct UsedSoFar {
     cpu_s: f64,
     written: f64,
     read: f64,
@@ -23,10 +23,10 @@ struct Totals {
     misses: f64,
 }
 
-impl Totals {
+impl UsedSoFar {
     /// Puts two together, number by number.
-    fn with(self, other: Totals, put: impl Fn(f64, f64) -> f64) -> Totals {
-        Totals {
+    fn with(self, other: UsedSoFar, put: impl Fn(f64, f64) -> f64) -> UsedSoFar {
+        UsedSoFar {
             cpu_s: put(self.cpu_s, other.cpu_s),
             written: put(self.written, other.written),
             read: put(self.read, other.read),
@@ -42,7 +42,7 @@ impl Totals {
 #[derive(Debug, Clone, Copy)]
 struct Moment {
     at: Duration,
-    totals: Totals,
+    totals: UsedSoFar,
 }
 
 /// Moments of a phase, from its start to its end.
@@ -71,7 +71,7 @@ impl PhaseCourse {
         let (hits, misses) = account.cache_reads;
         self.push(
             at,
-            Totals {
+            UsedSoFar {
                 cpu_s: usage.cpu.as_secs_f64(),
                 written: usage.bytes_written as f64,
                 read: usage.bytes_read as f64,
@@ -84,14 +84,14 @@ impl PhaseCourse {
         Ok(())
     }
 
-    fn push(&mut self, at: Duration, totals: Totals) {
+    fn push(&mut self, at: Duration, totals: UsedSoFar) {
         // What is accounted for by estimate may shrink a little.
         let before = self.moments.last().map_or(totals, |moment| moment.totals);
         self.moments.push(Moment { at, totals: totals.with(before, f64::max) });
     }
 
     /// What had been used up to then, as if it had been used evenly between the moments around it.
-    fn until(&self, at: Duration) -> Option<Totals> {
+    fn until(&self, at: Duration) -> Option<UsedSoFar> {
         let next = self.moments.partition_point(|moment| moment.at < at);
         let Some(to) = self.moments.get(next) else { return self.moments.last().map(|moment| moment.totals) };
         let Some(from) = next.checked_sub(1).map(|before| self.moments[before]) else {
@@ -102,7 +102,7 @@ impl PhaseCourse {
     }
 
     /// What was used from one time to another; none where nobody looked after the first.
-    fn between(&self, from: Duration, to: Duration) -> Option<Totals> {
+    fn between(&self, from: Duration, to: Duration) -> Option<UsedSoFar> {
         self.moments.last().filter(|last| last.at > from)?;
         Some(self.until(to)?.with(self.until(from)?, |to, from| to - from))
     }
@@ -137,8 +137,12 @@ mod tests {
     fn looked_at(times: &[u64]) -> PhaseCourse {
         let mut course = PhaseCourse::new(MS(SLOT));
         for &at in times {
-            let totals =
-                Totals { log: at as f64 * 1e6, hits: at as f64, misses: at as f64, ..Totals::default() };
+            let totals = UsedSoFar {
+                log: at as f64 * 1e6,
+                hits: at as f64,
+                misses: at as f64,
+                ..UsedSoFar::default()
+            };
             course.push(MS(at), totals);
         }
         course
@@ -168,7 +172,7 @@ mod tests {
     fn windows_add_up_to_what_was_used() {
         let mut course = PhaseCourse::new(MS(SLOT));
         for (at, log) in [(0, 5.0), (11, 70.0), (48, 90.0), (51, 85.0), (90, 305.0)] {
-            course.push(MS(at), Totals { log, ..Totals::default() });
+            course.push(MS(at), UsedSoFar { log, ..UsedSoFar::default() });
         }
         let rates = log_rates(&course, 9);
         let sum: f64 = rates.iter().map(|rate| rate * SLOT as f64 / 1e3).sum();
