@@ -187,7 +187,7 @@ fn an_index_at_its_limit_takes_any_number_of_random_keys() {
             .put(&key(n), &row! { n: n })
             .unwrap_or_else(|error| panic!("row {n}: {error}, {:?}", db.metrics()));
     }
-    assert!(db.metrics().sorted_tables.moves > 2, "{:?}", db.metrics());
+    assert!(db.metrics().sorted_tables.moves > 1, "{:?}", db.metrics());
     for n in (0..KEYS).step_by(97) {
         assert_eq!(table.get(&key(n)).unwrap().unwrap().get_as::<u64>("n").unwrap(), n);
     }
