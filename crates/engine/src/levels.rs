@@ -357,8 +357,9 @@ impl Levels {
 
     /// Forgets all keys. The caller keeps out all writers, and gc.
     pub(crate) fn clear(&self, log: &Log) {
-        self.young.clear();
+        // In this order: who found nothing in the young level finds other groups than before, and asks again. The other way round he would find there what had been written over or deleted.
         self.sealed.clear(log);
+        self.young.clear();
     }
 
     /// Takes over what was built on opening.

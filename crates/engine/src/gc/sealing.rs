@@ -215,14 +215,10 @@ impl Engine {
 
     /// How many keys left the young index, and what went wrong first.
     fn seal_largest_tables(&self) -> (u64, Result<()>) {
-        let mut tables = self.catalog.all();
+        let mut tables = self.tables_to_seal();
         tables.sort_by_cached_key(|table| Reverse(table.levels.young_bytes()));
-        let is_worth_it = |table: &Arc<TableShared>| {
-            let (bytes, most) = (self.bytes_to_seal(table), self.options.index_bytes_max);
-            is_worth_leaves(bytes, &self.log, most) && !is_held(table)
-        };
         let (mut sealed, mut done) = (0, Ok(()));
-        for table in tables.iter().filter(|table| is_worth_it(table)) {
+        for table in &tables {
             if self.scheduler.is_stopped() || self.young_index_bytes() < self.seals_from() / 4 {
                 break;
             }
@@ -233,10 +229,25 @@ impl Engine {
         (sealed, done)
     }
 
-    /// Whether every table that takes part of the index to speak of waits for its groups to be merged.
+    /// Tables whose young keys are worth leaves.
+    fn tables_worth_leaves(&self) -> Vec<Arc<TableShared>> {
+        let mut tables = self.catalog.all();
+        let most = self.options.index_bytes_max;
+        tables.retain(|table| is_worth_leaves(self.bytes_to_seal(table), &self.log, most));
+        tables
+    }
+
+    /// Those of them that may get another group.
+    fn tables_to_seal(&self) -> Vec<Arc<TableShared>> {
+        let mut tables = self.tables_worth_leaves();
+        tables.retain(|table| !is_held(table));
+        tables
+    }
+
+    /// Whether all tables that could be sealed wait for their groups to be merged. (One that cannot be merged holds up no other.)
     fn waits_for_merge(&self) -> bool {
-        let tables = self.catalog.all();
-        tables.iter().max_by_key(|table| table.levels.young_bytes()).is_some_and(is_held)
+        let tables = self.tables_worth_leaves();
+        !tables.is_empty() && tables.iter().all(is_held)
     }
 
     /// Whether any key was sealed.
@@ -284,9 +295,7 @@ impl Engine {
         let has_grown = young >= left + growth.min(most / SEALS_AGAIN_AFTER);
         let freed = self.gc.segments.load(Ordering::Relaxed).saturating_sub(freed);
         let was_freed = freed * FREED_SHARE > u64::from(self.log.space().segment_extents());
-        (has_grown || self.is_index_tight() && was_freed)
-            && !self.waits_for_merge()
-            && self.has_room_to_seal()
+        (has_grown || self.is_index_tight() && was_freed) && self.has_room_to_seal()
     }
 
     /// Whether the index takes more than three quarters of what it may.
@@ -304,9 +313,12 @@ impl Engine {
         self.options.seal && self.is_index_tight() && are_many()
     }
 
-    /// Whether there is room for the leaves that nobody waits for; while the index is tight, for leaves at all.
+    /// Whether there is something to seal, and room for the leaves that nobody waits for; while the index is tight, for leaves at all.
     fn has_room_to_seal(&self) -> bool {
-        let tables = self.catalog.all();
+        let tables = self.tables_to_seal();
+        if tables.is_empty() {
+            return false;
+        }
         let bytes: u64 = tables.iter().map(|table| self.bytes_to_seal(table)).sum();
         let extents = bytes.div_ceil(self.log.leaf_bytes_max()) + 1;
         let room = self.room();

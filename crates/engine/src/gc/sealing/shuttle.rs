@@ -96,6 +96,25 @@ fn nobody_is_told_of_an_older_row_in_memory_while_a_sealed_one_moves() {
     });
 }
 
+/// Whoever reads beside a clear sees a row as it was last, or none: never what a group had of it before.
+#[test]
+fn a_table_that_is_cleared_shows_nothing_that_was_written_over() {
+    for deletes in [false, true] {
+        explore_store(ROUNDS, move || {
+            let store = Store::new(numbers());
+            put(&store.table, b"a", 1).expect("room");
+            seal(&store);
+            match deletes {
+                true => assert!(store.table.delete(b"a").expect("room")),
+                false => put(&store.table, b"a", 2).expect("room"),
+            }
+            let clear = |store: &Store| store.table.clear().expect("room");
+            let read = |store: &Store| (0..3).for_each(|_| assert_ne!(number(&store.table, b"a"), Some(1)));
+            together(&store, &[clear, read]);
+        });
+    }
+}
+
 /// What moved of the table that it was is not taken off what is counted of the one that it is.
 #[test]
 fn a_table_that_is_cleared_while_sealed_rows_move_counts_its_own() {

@@ -181,6 +181,34 @@ fn a_table_that_gets_no_more_groups_has_them_merged() {
     assert_eq!(wrong.map(drop).unwrap_err().kind(), ErrorKind::Invalid);
 }
 
+/// However many groups it has, and however many young keys.
+#[test]
+fn a_table_that_cannot_be_merged_holds_up_no_other() {
+    let sim = CrashSim::new(CrashModel::Pages, 64 << 20);
+    let db = open(&sim, small_index());
+    let (held, other) =
+        (table_of(&db), db.create_table("other", Schema::new().field("n", Type::U64)).unwrap());
+    let engine = held.engine();
+    for key in 0..64u64 {
+        held.put(&key, &row! { n: key }).unwrap();
+        engine.seal_now(usize::MAX);
+    }
+    let place = held.shared().levels.groups().l0()[0].group.extents()[0].place();
+    crate::tier::rot(&sim, place.at + 700, 0x10);
+    let (mut keys, bytes) = (1_000u64.., |table: &Table| table.shared().levels.young_bytes());
+    while bytes(&held) < INDEX_BYTES * 7 / 20 {
+        keys.by_ref().take(100).for_each(|key| held.put(&key, &row! { n: key }).unwrap());
+    }
+    while bytes(&other) < INDEX_BYTES * 6 / 20 {
+        keys.by_ref().take(100).for_each(|key| other.put(&key, &row! { n: key }).unwrap());
+    }
+    assert_eq!(engine.merge_groups_where_wanted().unwrap_err().kind(), ErrorKind::Corrupted);
+    engine.seal_if_wanted().unwrap();
+    assert!(other.shared().levels.sealed_rows() > 0 && held.shared().levels.groups().l0().len() == 64);
+    // What it looks at when it is closed is wrong, as it should be.
+    engine.gc.counts_lost.store(true, Ordering::Relaxed);
+}
+
 /// Keys that cannot be sealed, more than half of the index: those that can are, and none of them is refused.
 #[test]
 fn keys_are_sealed_beside_many_that_cannot_be() {
