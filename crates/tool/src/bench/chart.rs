@@ -223,6 +223,29 @@ pub fn escape(text: &str) -> String {
 }
 
 impl Chart {
+    /// A chart over names; its vertical axis begins at 0.
+    pub fn over_names(
+        title: impl Into<String>,
+        (x_label, names): (&str, Vec<String>),
+        (y_label, unit): (&str, Unit),
+        (shape, width): (Shape, u32),
+        series: Vec<Series>,
+    ) -> Chart {
+        Chart {
+            title: title.into(),
+            x_label: x_label.into(),
+            across: Across::Names(names),
+            y_label: y_label.into(),
+            unit,
+            scale: Scale::Linear,
+            shape,
+            series,
+            marks: vec![],
+            width,
+            height: 260,
+        }
+    }
+
     /// The chart as one `<svg>` element.
     pub fn svg(&self) -> String {
         let plot = Plot::new(self);

@@ -2,7 +2,7 @@
 //!
 //! Owns the experiment's entry. Must not know how phases are run, or what the cache does.
 
-use crate::bench::chart::{Across, Chart, Point, Scale, Series, Shape, Unit};
+use crate::bench::chart::{Across, Chart, Point, Series, Shape, Unit};
 use crate::bench::distribution::Distribution;
 use crate::bench::paper::experiment::Experiment;
 use crate::bench::paper::finding::{Factor, Figure, Finding};
@@ -19,6 +19,9 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
     run,
 };
 
+/// What most charts have on their vertical axis, and how wide they are.
+const RATE: (&str, Unit) = ("reads/s", Unit::Rate);
+const WIDTH: u32 = 480;
 /// What the cache may take, as a share of the rows' bytes in percent, and what else is set.
 const SIZES: [(&str, u64, &str); 4] = [
     (OFF, 0, "cache-mode=off"),
@@ -153,7 +156,7 @@ impl Crossing {
             paper: Some("they cross at a hit ratio of 0.5"),
             charts: vec![Chart {
                 across: Across::Numbers(Unit::Share),
-                ..chart_of("C by hit ratio", "hits a read", vec![], "reads/s", Unit::Rate, Shape::Lines, series)
+                ..Chart::over_names("C by hit ratio", ("hits a read", vec![]), RATE, (Shape::Lines, WIDTH), series)
             }],
         }
     }
@@ -207,8 +210,8 @@ fn gained(finding: &Finding, settings: String) -> Figure {
         settings,
         paper: Some("reads 51.5 % and scans 54.1 % better, hits 74.6 % quicker"),
         charts: vec![
-            chart_of("Median time of an operation", "workload", phases.into(), "us", Unit::Microseconds, Shape::Bars, times.into()),
-            chart_of("C: reads that found their row in the cache", "the cache's size", sizes.into(), "hits a read", Unit::Share, Shape::Bars, hits),
+            Chart::over_names("Median time of an operation", ("workload", phases.into()), ("us", Unit::Microseconds), (Shape::Bars, WIDTH), times.into()),
+            Chart::over_names("C: reads that found their row in the cache", ("the cache's size", sizes.into()), ("hits a read", Unit::Share), (Shape::Bars, WIDTH), hits),
         ],
     }
 }
@@ -220,7 +223,7 @@ fn swept(finding: &Finding, settings: String) -> Figure {
             Series::over_names(spread, values.iter().map(rate))
         });
         let names = values.iter().map(|value| (*value).to_owned()).collect();
-        chart_of(title, x_label, names, "reads/s", Unit::Rate, Shape::Lines, series.into())
+        Chart::over_names(title, (x_label, names), RATE, (Shape::Lines, WIDTH), series.into())
     };
     Figure {
         title: "Two parameters".into(),
@@ -231,30 +234,6 @@ fn swept(finding: &Finding, settings: String) -> Figure {
             chart("Admission", "hit-threshold", "hit-threshold", &THRESHOLDS),
             chart("Lifetime", "cache-rw (s)", "cache-rw", &LIFETIMES),
         ],
-    }
-}
-
-fn chart_of(
-    title: &str,
-    x_label: &str,
-    names: Vec<String>,
-    y_label: &str,
-    unit: Unit,
-    shape: Shape,
-    series: Vec<Series>,
-) -> Chart {
-    Chart {
-        title: title.into(),
-        x_label: x_label.into(),
-        across: Across::Names(names),
-        y_label: y_label.into(),
-        unit,
-        scale: Scale::Linear,
-        shape,
-        series,
-        marks: vec![],
-        width: 480,
-        height: 260,
     }
 }
 

@@ -230,18 +230,7 @@ impl Rig<'_> {
         let made = std::fs::create_dir_all(&directory);
         made.map_err(|error| format!("making {}: {error}", directory.display()))?;
         let store = Box::new(NullStore::new(shape, self.records(shape)));
-        let population = Population::new(store.rows()?);
-        let (variant, records) = ("harness".to_owned(), self.records(shape));
-        Ok(Subject {
-            rig: self,
-            store: Some(store),
-            population,
-            shape,
-            records,
-            directory,
-            variant,
-            phases: 0,
-        })
+        self.subject(store, shape, directory, "harness")
     }
 
     /// The same store, opened again with other options.
@@ -273,16 +262,24 @@ impl Rig<'_> {
                 Box::new(Mapped::new(flat, shape, mapping)?)
             }
         };
-        let population = Population::new(store.rows()?);
-        let (variant, records) = (layout.name().to_owned(), self.records(shape));
+        self.subject(store, shape, directory, layout.name())
+    }
+
+    fn subject(
+        &self,
+        store: Box<dyn BenchStore>,
+        shape: RowShape,
+        directory: PathBuf,
+        variant: &str,
+    ) -> Result<Subject<'_>, String> {
         Ok(Subject {
             rig: self,
+            population: Population::new(store.rows()?),
             store: Some(store),
-            population,
             shape,
-            records,
+            records: self.records(shape),
             directory,
-            variant,
+            variant: variant.to_owned(),
             phases: 0,
         })
     }

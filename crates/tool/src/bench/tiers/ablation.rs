@@ -4,7 +4,7 @@
 //! several times, so that what drifts on the machine hits all alike. Must not know what a setting does.
 
 use super::bound::Bound;
-use super::drawing::{over_names, uniform};
+use super::drawing::uniform;
 use crate::bench::chart::{Chart, Point, Series, Shape, Unit};
 use crate::bench::paper::experiment::Experiment;
 use crate::bench::paper::finding::{Factor, Figure, Finding};
@@ -168,7 +168,7 @@ fn chart(finding: &Finding, number: usize, part: &[Ablation]) -> Chart {
         });
         Series { name: shown.into(), points: points.collect() }
     });
-    over_names(
+    Chart::over_names(
         format!("Techniques off, {number}"),
         (
             "what is off (bars are labelled with operations/s)",

@@ -3,7 +3,6 @@
 //! Owns the common shape of charts and stores. Must not know what is measured.
 
 use super::bound::Bound;
-use crate::bench::chart::{Across, Chart, Scale, Series, Shape, Unit};
 use crate::bench::distribution::Distribution;
 use crate::bench::paper::finding::Finding;
 use crate::bench::paper::rig::{Layout, Rig, Run, Subject};
@@ -28,27 +27,4 @@ pub(super) fn loaded<'a>(
 pub(super) fn uniform(subject: &mut Subject<'_>, phase: &str, finding: &mut Finding) -> Result<(), String> {
     let run = Run { distribution: Some(Distribution::Uniform), ..Run::default() };
     subject.run(Workload::find(phase)?, run, finding)
-}
-
-/// A chart over names; its vertical axis begins at 0.
-pub(super) fn over_names(
-    title: impl Into<String>,
-    (x_label, names): (&str, Vec<String>),
-    (y_label, unit): (&str, Unit),
-    (shape, width): (Shape, u32),
-    series: Vec<Series>,
-) -> Chart {
-    Chart {
-        title: title.into(),
-        x_label: x_label.into(),
-        across: Across::Names(names),
-        y_label: y_label.into(),
-        unit,
-        scale: Scale::Linear,
-        shape,
-        series,
-        marks: vec![],
-        width,
-        height: 260,
-    }
 }

@@ -3,8 +3,8 @@
 //! Owns the experiment's entry. Must not know how phases are run.
 
 use super::bound::{Bound, PAIRS};
-use super::drawing::{loaded, over_names, uniform};
-use crate::bench::chart::{Series, Shape, Unit};
+use super::drawing::{loaded, uniform};
+use crate::bench::chart::{Chart, Series, Shape, Unit};
 use crate::bench::paper::experiment::Experiment;
 use crate::bench::paper::finding::{Factor, Figure, Finding};
 use crate::bench::paper::rig::Rig;
@@ -69,7 +69,7 @@ fn figure(rig: &Rig<'_>, finding: &Finding) -> Figure {
             let rates = SIZES.iter().map(|(size, _)| Some(finding.rate(&variant(*bound, size), phase)));
             Series::over_names(&bound.name(), rates)
         };
-        over_names(
+        Chart::over_names(
             format!("Random {shown}"),
             ("bytes in a value", SIZES.map(|(size, _)| size.to_owned()).into()),
             (&format!("{shown}/s"), Unit::Rate),

@@ -3,8 +3,8 @@
 //! Owns the experiment's entry. Must not know how phases are run.
 
 use super::bound::{Bound, PAIRS};
-use super::drawing::{loaded, over_names, uniform};
-use crate::bench::chart::{Series, Shape, Unit};
+use super::drawing::{loaded, uniform};
+use crate::bench::chart::{Chart, Series, Shape, Unit};
 use crate::bench::paper::experiment::Experiment;
 use crate::bench::paper::finding::{Factor, Figure, Finding};
 use crate::bench::paper::rig::Rig;
@@ -44,7 +44,7 @@ fn run(rig: &Rig<'_>) -> Result<Finding, String> {
     };
     let names = (1..=STEPS).map(|step| format!("{step}x")).collect();
     let label = format!("rows, in terms of {}", count(records(1) as f64));
-    let chart = over_names(
+    let chart = Chart::over_names(
         "Throughput by size of the data",
         (&label, names),
         ("operations/s", Unit::Rate),

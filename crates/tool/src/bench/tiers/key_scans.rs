@@ -3,8 +3,8 @@
 //! Owns the experiment's entry. Must not know how phases are run.
 
 use super::bound::{Bound, PAIRS};
-use super::drawing::{loaded, over_names, uniform};
-use crate::bench::chart::{Series, Shape, Unit};
+use super::drawing::{loaded, uniform};
+use crate::bench::chart::{Chart, Series, Shape, Unit};
 use crate::bench::paper::experiment::Experiment;
 use crate::bench::paper::finding::{Factor, Figure, Finding};
 use crate::bench::paper::rig::Rig;
@@ -56,7 +56,7 @@ fn run(rig: &Rig<'_>) -> Result<Finding, String> {
         let rates = PHASES.map(|(phase, _)| Some(rate(bound, phase)));
         Series::over_names(&bound.name(), rates)
     });
-    let chart = over_names(
+    let chart = Chart::over_names(
         "Scans of 100",
         ("what is read", PHASES.map(|(_, shown)| shown.to_owned()).into()),
         ("scans/s", Unit::Rate),

@@ -3,8 +3,8 @@
 //! Owns the experiment's entry. Must not know how phases are run.
 
 use super::bound::{Bound, PAIRS, row_bytes};
-use super::drawing::{loaded, over_names};
-use crate::bench::chart::{Series, Shape, Unit};
+use super::drawing::loaded;
+use crate::bench::chart::{Chart, Series, Shape, Unit};
 use crate::bench::paper::experiment::Experiment;
 use crate::bench::paper::finding::{Factor, Figure, Finding, Measured};
 use crate::bench::paper::rig::Rig;
@@ -77,7 +77,7 @@ fn figure(passes: &[Measured], settings: String) -> Figure {
             Series::over_names(name, passes.iter().map(|measured| Some(number(measured))))
         };
         let series = lines.iter().map(line).collect();
-        over_names(title, ("pass", names.clone()), y, (Shape::Lines, 316), series)
+        Chart::over_names(title, ("pass", names.clone()), y, (Shape::Lines, 316), series)
     };
     Figure {
         title: "Pass by pass".into(),

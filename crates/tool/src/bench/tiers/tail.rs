@@ -3,7 +3,7 @@
 //! Owns the experiment's entry, and the paper's numbers. Must not know how phases are run.
 
 use super::bound::{Bound, PAIRS};
-use super::drawing::{loaded, over_names, uniform};
+use super::drawing::{loaded, uniform};
 use crate::bench::chart::{Chart, Scale, Series, Shape, Unit};
 use crate::bench::paper::experiment::Experiment;
 use crate::bench::paper::finding::{Factor, Figure, FigureTable, Finding};
@@ -107,7 +107,7 @@ fn figure(finding: &Finding, settings: String) -> Figure {
             Series::over_names(&bound.name(), numbers.into_iter().flatten().map(Some))
         };
         let names = HEAD[2..].iter().map(ToString::to_string).collect();
-        let chart = over_names(
+        let chart = Chart::over_names(
             format!("Latency of {shown}"),
             ("percentile of operations", names),
             ("latency (log scale)", Unit::Microseconds),

@@ -3,8 +3,8 @@
 //! Owns the experiment's entry. Must not know how phases are run.
 
 use super::bound::{Bound, PAIRS};
-use super::drawing::{loaded, over_names};
-use crate::bench::chart::{Series, Shape, Unit};
+use super::drawing::loaded;
+use crate::bench::chart::{Chart, Series, Shape, Unit};
 use crate::bench::distribution::Distribution;
 use crate::bench::paper::experiment::Experiment;
 use crate::bench::paper::finding::{Factor, Figure, Finding};
@@ -50,7 +50,7 @@ fn run(rig: &Rig<'_>) -> Result<Finding, String> {
     };
     let names = rig.threads().iter().map(ToString::to_string).collect();
     let label = format!("threads, on {} processors", machine::processors());
-    let chart = over_names(
+    let chart = Chart::over_names(
         "Throughput by threads",
         (&label, names),
         ("operations/s", Unit::Rate),

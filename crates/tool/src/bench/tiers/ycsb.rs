@@ -3,8 +3,8 @@
 //! Owns the experiment's entry. Must not know how phases are run.
 
 use super::bound::{Bound, PAIRS};
-use super::drawing::{loaded, over_names};
-use crate::bench::chart::{Point, Series, Shape, Unit};
+use super::drawing::loaded;
+use crate::bench::chart::{Chart, Point, Series, Shape, Unit};
 use crate::bench::paper::experiment::Experiment;
 use crate::bench::paper::finding::{Factor, Figure, Finding};
 use crate::bench::paper::rig::Rig;
@@ -60,7 +60,7 @@ fn run(rig: &Rig<'_>) -> Result<Finding, String> {
         Series { name: bound.name(), points: points.collect() }
     });
     let names = PHASES.map(|(_, shown, _)| shown.to_owned()).into();
-    let chart = over_names(
+    let chart = Chart::over_names(
         "Throughput",
         ("workload (bars are labelled with operations/s)", names),
         ("throughput (fast tier for all = 1)", Unit::Times),
