@@ -28,7 +28,7 @@ use crate::{Error, ErrorKind, Result};
 
 pub(crate) use builder::{LEAF_BYTES_OF_KEY, LevelsBuilder, SealAtOpening, is_worth_leaves};
 pub(crate) use sealed::is_sealable;
-use sealed::{Groups, Sealed, SealedLook, look_into};
+use sealed::{Groups, Sealed, SealedLook, is_unknown, look_into};
 
 /// Where a table's keys are.
 pub(crate) struct Levels {
@@ -302,7 +302,9 @@ impl Levels {
         if !self.sealed.is_any() {
             return None;
         }
-        let Some(sealed) = self.sealed.look(key, guard.view()).slot() else {
+        // Nothing is made of what nobody can say.
+        let sealed = self.sealed.look(key, guard.view()).slot().filter(|sealed| !is_unknown(*sealed));
+        let Some(sealed) = sealed else {
             // Written over since it was not found there.
             return self.replace(key, guard, less);
         };
@@ -481,7 +483,10 @@ impl Levels {
                 let newest = |key: &[u8]| self.locate(key, guard);
                 let merged =
                     self.sealed.add_to_scan(&groups, (range, reverse), (count, end), guard, batch, newest);
-                return merged.map_err(damaged_leaf);
+                return merged.map_err(|damaged| {
+                    guard.view().record_damaged_leaf();
+                    damaged_leaf(damaged)
+                });
             }
         }
     }

@@ -9,7 +9,7 @@
 //! **What is saved** besides slots is what nothing in the log says: of each segment how much is obsolete and when something expires, and of records that left the index uncounted where they are and which keys they
 //! have ([32](../../../../docs/decisions/0032-moving.md)). Forgotten, such a record would be taken off the count of a later one of its key, and that would move, or lose its tombstone, before the record is gone.
 //!
-//! **When not**: while gc is at work on a segment, or victims wait for readers or snapshots (in which order they are freed is known to memory alone), when counts were lost, when a change of the catalog is in the log alone, when
+//! **When not**: while gc is at work on a segment, or victims wait for readers or snapshots (in which order they are freed is known to memory alone), when counts were lost, or a leaf of a group was found damaged, when a change of the catalog is in the log alone, when
 //! there is no room; and of a log so short that nobody would notice ([`Options::saved_index_bytes_min`](crate::Options::saved_index_bytes_min)).
 //!
 //! Payloads are sections, none of which is in two pieces: kind, table and bytes of what follows (u32 each), all little-endian.
@@ -257,7 +257,7 @@ impl Engine {
         let has_groups = self.catalog.all().iter().any(|table| table.levels.has_groups());
         let Some(segments) = self.log.saved_segments(has_groups) else { return Ok(()) };
         let bytes: u64 = segments.iter().map(SavedSegment::log_bytes).sum();
-        if bytes < self.options.saved_index_bytes_min || !self.gc.knows_all() {
+        if bytes < self.options.saved_index_bytes_min || !self.gc.knows_all() || self.log.has_damaged_leaf() {
             return Ok(());
         }
         // More than it takes: a tree has room in its leaves, and keys share what they begin with.

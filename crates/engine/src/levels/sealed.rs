@@ -76,9 +76,16 @@ impl SealedLook {
     }
 }
 
-/// A slot that stands for what nobody can say: the leaf is damaged. A row of unknown length, in the place of which there is no record: who reads it is told that it is corrupted, and no delta goes over it.
+/// A slot that stands for what nobody can say: the leaf is damaged. A row of unknown length, in the place of which there is no record: who reads it is told that it is corrupted, and no delta goes over it. It has many older records, as
+/// far as anybody can say: what takes its place neither moves nor, if it is a tombstone, goes before they were counted.
 fn unknown(damaged: DamagedLeaf) -> Slot {
-    Slot::from(LogSlot::new(Tag::Row, damaged.at(), u64::MAX))
+    let row = LogSlot::new(Tag::Row, damaged.at(), u64::MAX);
+    row.with_older_versions(Slot::OLDER_VERSIONS_SATURATED).into()
+}
+
+/// Whether what groups gave stands for what nobody can say. (Rows whose length their slot does not say are not sealed.)
+pub(super) fn is_unknown(sealed: Slot) -> bool {
+    sealed.bytes_unknown()
 }
 
 /// What these groups have of a key.
@@ -88,7 +95,10 @@ pub(super) fn look_into(groups: &GroupLevels, key: &[u8], log: LogView<'_>) -> S
             log.record_leaf_look(look.asked);
             look.slot.map_or(SealedLook::Absent, |word| look_of(word, look.stamp, log))
         }
-        Err(damaged) => SealedLook::There(unknown(damaged)),
+        Err(damaged) => {
+            log.record_damaged_leaf();
+            SealedLook::There(unknown(damaged))
+        }
     }
 }
 
@@ -422,7 +432,7 @@ impl Sealed {
     /// The young tree has a slot from now on of a key that only a group had: with the leaf locked where it is.
     pub(super) fn record_stored_over(&self, sealed: Slot) {
         // Of a leaf that is damaged nobody knows whether it has the key.
-        let Some(sealed) = sealed.in_log().filter(|sealed| !sealed.bytes_unknown()) else { return };
+        let Some(sealed) = sealed.in_log().filter(|sealed| !is_unknown(**sealed)) else { return };
         self.count_gone(1);
         if self.moving.load(Ordering::Acquire) {
             self.stored_over.lock().insert(sealed.offset());

@@ -14,7 +14,7 @@ use crate::group::{LeafBytes, LeafExtent, LeafExtents, LeafPlace};
 use crate::space::{Claim, KEPT_BYTES};
 use crate::stripes::Stripes;
 use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::{Error, ErrorKind, Result};
 
 /// Extents of leaves.
@@ -28,6 +28,8 @@ pub(super) struct LeafSpace {
     looks: Stripes<2>,
     /// The number of the next extent of leaves.
     next_number: AtomicU64,
+    /// Somebody came by a leaf that is not what was written.
+    damaged: AtomicBool,
 }
 
 /// Of the numbers of leaves; those of segments, which are told by their order, have it not. (The bit above it says of a segment's in which format its records are.)
@@ -41,6 +43,7 @@ impl LeafSpace {
             retired: Mutex::new(Vec::new()),
             looks: Stripes::default(),
             next_number: AtomicU64::new(first_number | NUMBER_BIT),
+            damaged: AtomicBool::new(false),
         }
     }
 }
@@ -137,6 +140,17 @@ impl Log {
     /// Looks for a key, and the leaves that these came by.
     pub(crate) fn leaf_looks(&self) -> (u64, u64) {
         (self.leaves.looks.sum(0), self.leaves.looks.sum(1))
+    }
+
+    /// Somebody came by a leaf that is not what was written: of its keys nobody knows any more how many records they have.
+    #[cold]
+    pub(crate) fn record_damaged_leaf(&self) {
+        self.leaves.damaged.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether anybody did since the store was opened.
+    pub(crate) fn has_damaged_leaf(&self) -> bool {
+        self.leaves.damaged.load(Ordering::Relaxed)
     }
 
     /// Extents of leaves, those that wait for readers among them.

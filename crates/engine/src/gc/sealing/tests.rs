@@ -196,8 +196,6 @@ fn a_damaged_leaf_hides_no_row_and_frees_none() {
     // Nothing of its segment is taken for obsolete.
     engine.seal_all_and_collect();
     let after = CrashSim::from_image(&sim.process_kill());
-    // What it looks at when it is closed is wrong, as it should be.
-    engine.gc.counts_lost.store(true, Ordering::Relaxed);
     let db = open(&after, small_index());
     let table = db.table("t").unwrap();
     for key in 0..1_000u64 {
@@ -480,4 +478,5 @@ fn a_table_of_too_many_groups_gets_no_more_before_they_are_merged() {
     assert!(levels.young_keys() < young / 2 && levels.groups().l0().len() == 1);
 }
 
+mod damage;
 mod pressure;
