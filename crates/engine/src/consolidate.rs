@@ -8,7 +8,7 @@
 //! next to one another.
 //!
 //! While a good part of the calls are updates, what readers find is left alone: a row that is changed as often as it is
-//! read would be copied again and again. Consolidation never takes space that writers may be short of.
+//! read would be copied again and again. Consolidation never takes space that writers may be short of, nor, for rows whose keys are sealed, memory that the index is.
 //!
 //! Where the medium allows it, fixed fields are merged in place instead (`in_place.rs`). That can only be done some time after
 //! the keys were queued, so they age for a round; what cannot be merged so is copied.
@@ -137,7 +137,11 @@ impl Engine {
         let keys: SmallVec<[&[u8]; GROUP]> = group.iter().map(QueuedKey::key).collect();
         let (mut found, mut wanted) = ([None; GROUP], [None; GROUP]);
         let guard = self.log.pin();
-        table.levels.locate_many(&keys, &guard, &mut found);
+        match self.is_index_tight() {
+            // What is merged is young afterwards: of sealed rows nobody bounds that while no seal can follow.
+            true => table.levels.locate_young(&keys, &guard, &mut found),
+            false => table.levels.locate_many(&keys, &guard, &mut found),
+        }
         let still =
             |slot: &LogSlot, queued: &QueuedKey| slot.tag() == Tag::Delta && slot.depth() >= queued.depth;
         for ((wanted, slot), queued) in wanted.iter_mut().zip(found).zip(group) {
@@ -212,7 +216,7 @@ impl Engine {
     }
 
     fn in_place_merge(&self) -> InPlaceMerge<'_> {
-        InPlaceMerge { log: &self.log, epoch: &self.epoch, line_flush: self.options.line_flush }
+        InPlaceMerge { log: &self.log, line_flush: self.options.line_flush }
     }
 
     pub(crate) fn merge_row(&self, table: &TableShared, slot: LogSlot, chain: &Chain<'_>) -> Result<bool> {

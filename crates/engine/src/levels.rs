@@ -289,14 +289,24 @@ impl Levels {
         })?
     }
 
-    /// An older record of `key` was freed: its slot is what `less` makes of it from now on, if that is anything, whether the young level has it or a group; then the young level has it as well. Returns what stands there then. The caller has gc's appender locked: meanwhile no key leaves the young level for a group.
+    /// An older record of `key` was freed: its slot is what `less` makes of it from now on, if that is anything, whether the young level has it or a group; then the young level has it as well. Returns what stands there then. The caller has gc's appender locked.
     pub(crate) fn subtract_older_version(
         &self,
         key: &[u8],
         guard: &LogGuard<'_>,
         less: impl Fn(Slot) -> Option<Slot>,
     ) -> Option<Slot> {
-        if let Some(stands) = self.replace(key, guard, &less) {
+        self.replace_or_unseal(key, guard, less)
+    }
+
+    /// [`Levels::replace`] wherever the slot of `key` is: of one that only a group has what `replace` makes of it goes into the young level, however full the index is. The caller has gc's appender locked: meanwhile no key leaves the young level for a group.
+    pub(crate) fn replace_or_unseal(
+        &self,
+        key: &[u8],
+        guard: &LogGuard<'_>,
+        replace: impl Fn(Slot) -> Option<Slot>,
+    ) -> Option<Slot> {
+        if let Some(stands) = self.replace(key, guard, &replace) {
             return Some(stands);
         }
         if !self.sealed.is_any() {
@@ -306,16 +316,16 @@ impl Levels {
         let sealed = self.sealed.look(key, guard.view()).slot().filter(|sealed| !is_unknown(*sealed));
         let Some(sealed) = sealed else {
             // Written over since it was not found there.
-            return self.replace(key, guard, less);
+            return self.replace(key, guard, replace);
         };
-        let (unsealed, new_key) = (less(sealed)?, NewKey::Stored(Budget::Beyond));
+        let (unsealed, new_key) = (replace(sealed)?, NewKey::Stored(Budget::Beyond));
         let stored = self.young.upsert_at(
             (key, None),
             new_key,
             guard,
             || false,
             |now| match now {
-                Some(now) => match less(now) {
+                Some(now) => match replace(now) {
                     Some(new) => (Decision::Store(new), Some(new)),
                     None => (Decision::Keep, None),
                 },

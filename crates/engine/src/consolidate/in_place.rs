@@ -13,7 +13,7 @@
 //! 1. The checksums of the blocks as they will be. PERSIST: durable before the first field is touched, so that a torn block shows.
 //! 2. The fields, in whole words. PERSIST: durable before 3.
 //! 3. The word that says how far the row is merged: from then on recovery ignores the deltas. PERSIST: durable before 4.
-//! 4. The slot points at the row, and the deltas are obsolete. If somebody has written meanwhile it stays as it is, for the
+//! 4. The slot points at the row, and the deltas are obsolete; one that only a group had is in the young index then. If somebody has written meanwhile it stays as it is, for the
 //!    deltas over a merged row change nothing.
 //!
 //! A reader that meets the row with deltas over it copies what it reads, and verifies the copy (`log/format/mergeable.rs`).
@@ -30,7 +30,6 @@ use crate::Result;
 use crate::db::chain::Chain;
 use crate::db::shared_table::TableShared;
 use crate::db::torn_blocks::field_patches;
-use crate::epoch::Epoch;
 use crate::index::{LogSlot, Tag};
 use crate::log::Log;
 use crate::log::format::{FLAG_FIELD_EXPIRY, Record};
@@ -53,7 +52,6 @@ struct Merge<'c, 'r> {
 /// What merging in place needs of the store.
 pub(super) struct InPlaceMerge<'e> {
     pub(super) log: &'e Log,
-    pub(super) epoch: &'e Epoch,
     /// See [`Options::line_flush`](crate::Options::line_flush).
     pub(super) line_flush: bool,
 }
@@ -168,10 +166,11 @@ impl InPlaceMerge<'_> {
             .with_older_versions(slot.older_versions())
             .add_older_versions(slot.depth())
             .with_expires(slot.expires());
-        let guard = self.epoch.pin();
+        let guard = self.log.pin();
         // Clearing the table locks all appenders before it drops the index.
         let appender = self.log.gc_appender();
-        let stands = table.levels.replace(key, &guard, |now| (now == *slot).then_some(*merged)).is_some();
+        let of_same = |now| (now == *slot).then_some(*merged);
+        let stands = table.levels.replace_or_unseal(key, &guard, of_same).is_some();
         drop(appender);
         if stands {
             chain.deltas()?.for_each(|r| self.log.add_obsolete(r.offset(), r.record_bytes() as u64));

@@ -299,7 +299,7 @@ impl Engine {
     }
 
     /// Whether the index takes more than three quarters of what it may.
-    pub(super) fn is_index_tight(&self) -> bool {
+    pub(crate) fn is_index_tight(&self) -> bool {
         self.arena.bytes() >= self.options.index_bytes_max / 4 * 3
     }
 

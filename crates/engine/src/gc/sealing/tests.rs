@@ -479,4 +479,5 @@ fn a_table_of_too_many_groups_gets_no_more_before_they_are_merged() {
 }
 
 mod damage;
+mod merged_rows;
 mod pressure;
