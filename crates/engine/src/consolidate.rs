@@ -8,7 +8,8 @@
 //! next to one another.
 //!
 //! While a good part of the calls are updates, what readers find is left alone: a row that is changed as often as it is
-//! read would be copied again and again. Consolidation never takes space that writers may be short of, nor, for rows whose keys are sealed, memory that the index is.
+//! read would be copied again and again. Consolidation never takes space that writers may be short of, nor,
+//! for rows whose keys are sealed, memory that the index is short of.
 //!
 //! Where the medium allows it, fixed fields are merged in place instead (`in_place.rs`). That can only be done some time after
 //! the keys were queued, so they age for a round; what cannot be merged so is copied.

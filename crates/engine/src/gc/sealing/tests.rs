@@ -478,6 +478,9 @@ fn a_table_of_too_many_groups_gets_no_more_before_they_are_merged() {
     assert!(levels.young_keys() < young / 2 && levels.groups().l0().len() == 1);
 }
 
+mod between_steps;
 mod damage;
+mod long_keys;
 mod merged_rows;
 mod pressure;
+mod refusals;
