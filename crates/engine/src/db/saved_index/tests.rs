@@ -668,3 +668,5 @@ fn damaged_groups_are_passed_over() {
         db.check_counts().unwrap();
     }
 }
+
+mod openings;
