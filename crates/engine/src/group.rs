@@ -26,7 +26,7 @@ pub use cursor::GroupCursor;
 pub use extent::{DamagedLeaf, LeafExtent, LeafExtentWriter};
 pub use filter::{FilterFull, FilterLook, GroupFilter};
 pub use leaf::{LEAF_BYTES, Leaf, LeafBuilder};
-pub use levels::{GroupLevels, GroupLook, NumberedGroup};
+pub use levels::{GroupLevels, GroupLook, MergedGroups, NumberedGroup};
 pub use merge::MergedEntries;
 pub use separators::{Separators, SeparatorsBuilder, separator};
 

@@ -17,7 +17,7 @@ use std::ops::Bound;
 use hedgerow_device::Random;
 
 use crate::epoch::{Epoch, Guard};
-use crate::group::{DamagedLeaf, Group, GroupFilter, GroupLevels};
+use crate::group::{DamagedLeaf, Group, GroupFilter, GroupLevels, MergedGroups};
 use crate::index::{
     Budget, Decision, Index, IndexFull, LeafPosition, Located, NewKey, NodeArena, RowIndex, ScanBatch,
     ScanEnd, Slot, Tag,
@@ -27,8 +27,8 @@ use crate::sync::Arc;
 use crate::{Error, ErrorKind, Result};
 
 pub(crate) use builder::{LEAF_BYTES_OF_KEY, LevelsBuilder, SealAtOpening, is_worth_leaves};
-pub(crate) use sealed::is_sealable;
 use sealed::{Groups, Sealed, SealedLook, is_unknown, look_into};
+pub(crate) use sealed::{NOTHING, is_sealable};
 
 /// Where a table's keys are.
 pub(crate) struct Levels {
@@ -435,15 +435,15 @@ impl Levels {
         self.sealed.is_worn(emptied_and_segments)
     }
 
-    /// Puts a group in the place of all of these up to the one with this number, which was begun when so many segments had been emptied; false if they are others by now. The caller keeps out whoever clears the table, and who adds groups.
+    /// Puts a group in the place of some of these, of which it was made since so many segments had been emptied; false if they are others by now. The caller keeps out whoever clears the table, and who adds groups.
     pub(crate) fn set_merged(
         &self,
         of: &GroupLevels,
-        upto_and_emptied: (u64, u64),
+        which_and_emptied: (&MergedGroups, u64),
         merged: Group,
         log: &Log,
     ) -> bool {
-        self.sealed.set_merged(of, upto_and_emptied, merged, log)
+        self.sealed.set_merged(of, which_and_emptied, merged, log)
     }
 
     /// [`Levels::forget_in_order`] of what a group has that everybody sees, and all appenders have been passed since; returns how many were forgotten. The caller keeps out whoever clears the table.

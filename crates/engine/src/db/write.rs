@@ -348,7 +348,7 @@ impl Engine {
             self.gc.refuse_index(None);
         }
         if !(is_sealed || self.may_gain_index()) || waits.are_enough() || !self.has_gc_thread() {
-            return Err(full);
+            return Err(self.explain_full_index(full));
         }
         if !self.options.wait_for_space {
             self.request_gc_cycle();

@@ -1,6 +1,6 @@
 //! Sealing: keys leave memory for groups on the fast tier, and their rows stay where they are (DecouKV, USENIX ATC 2025: the index is merged apart from its data; BushStore, ICDE 2024: what it is merged to).
 //!
-//! Owns the steps of a seal and of a merge of groups, and when there is one. Promises that a key is in a group that everybody sees before the young index forgets it, and that what changed meanwhile stays as it is. Must not know what is in a leaf.
+//! Owns the steps of a seal, and when there is one. Promises that a key is in a group that everybody sees before the young index forgets it, and that what changed meanwhile stays as it is. Must not know what is in a leaf.
 //!
 //! 1. The table is **marked**: what is deleted from now on hides what groups may have of it. All appenders are passed.
 //! 2. Its young index is **walked** in the order of keys, and what may be sealed is written to leaves. May be sealed: a row, with or without deltas over it, that is neither cached nor expiring. Of such a key nothing but a write changes the slot, and the freeing of an
@@ -8,9 +8,11 @@
 //! 3. The group is **published**: who finds nothing in the young index finds it there. All appenders are passed once more: who looked before has published what he wrote.
 //! 4. The young index **forgets** what is as it was found. What was changed meanwhile stays there, and hides the group's entry.
 //!
-//! Groups survive no crash: an opening finds all keys in the log then, and seals those that memory has no room for as it builds the index (`levels/builder.rs`). Groups of a table are merged once they are many. An entry whose record is gone is left out; what is hidden by the young index is not looked for.
+//! Groups survive no crash: an opening finds all keys in the log then, and seals those that memory has no room for as it builds the index (`levels/builder.rs`). Groups of a table are [merged](merging) once they are many. An entry whose record is gone is left out; what is hidden by the young index is not looked for.
 //!
 //! **What fails** changes nothing: leaves that no group has are free again. Where there is no room for more of them what was written by then is a group.
+
+mod merging;
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -18,9 +20,7 @@ use std::time::Duration;
 
 use super::victims::low_extents;
 use crate::db::engine::{Engine, TableShared};
-use crate::group::{
-    Group, GroupCursor, GroupFilter, GroupLevels, GroupWriter, LeafExtents, MergedEntries, hash_of,
-};
+use crate::group::{Group, GroupCursor, GroupFilter, GroupLevels, GroupWriter, LeafExtents, hash_of};
 use crate::index::{LogSlot, ScanBatch, Slot};
 use crate::levels::{
     Cursor, LEAF_BYTES_OF_KEY, Levels, SealAtOpening, damaged_leaf, is_sealable, is_worth_leaves,
@@ -58,14 +58,6 @@ const FORGOTTEN_TOGETHER: usize = 128;
 const FILTER_AHEAD: usize = 16;
 /// Entries that are merged under one guard.
 const MERGE_STEP: usize = 16 << 10;
-/// Groups are merged with the one below them that have as many of so many parts of its keys as [may wait](crate::scheduler::controller::Controller::groups_max), which is half at rest. (And so are more than may wait.)
-const GROUPS_PARTS: u64 = 32;
-/// For want of room in a filter groups are merged that have this share of the keys of the one below, not fewer.
-const L1_SHARE_MAX: u64 = 32;
-/// Filters take this share of the index, at most.
-const FILTERS_SHARE: u64 = 3;
-/// So many times the groups that may wait are a reason for a merge, and none to let more of them wait.
-const WANTED: f64 = 1.25;
 /// With so many no more are made: merging them finds no room.
 const GROUPS_HELD_AT: usize = 64;
 
@@ -126,17 +118,6 @@ fn growth_to_seal(left: u64, most: u64) -> u64 {
     (most.saturating_sub(left) / 2).clamp(most / SEALS_AGAIN_AFTER_LEAST, most / SEALS_AGAIN_AFTER)
 }
 
-/// How many times the groups there are that may wait for a merge, if `groups_max` may: by their number, and by their keys beside those of the group below them.
-fn groups_owed(groups: &GroupLevels, groups_max: u32) -> f64 {
-    let (count, most) = (groups.l0().len() as f64, f64::from(groups_max));
-    let of_l0: u64 = groups.l0().iter().map(|of| of.group.entries()).sum();
-    let of_l1 = groups.l1().entries().max(1) as f64;
-    // Two are not worth a merge, however small the one below is; and many beside a small one are no sign that merges do not keep up.
-    let by_keys = if count > 2.0 { (of_l0 * GROUPS_PARTS) as f64 / (of_l1 * most) } else { 0.0 };
-    let by_keys = if of_l0 as f64 > of_l1 { by_keys.min(WANTED) } else { by_keys };
-    by_keys.max(count / most)
-}
-
 /// When.
 impl Engine {
     /// For who builds the index: the room that there is then is what is found free.
@@ -156,11 +137,6 @@ impl Engine {
         self.work_while_writable(Engine::seal_if_wanted);
     }
 
-    /// The thread that merges groups.
-    pub(crate) fn groups_loop(&self) {
-        self.work_while_writable(Engine::merge_groups_where_wanted);
-    }
-
     fn work_while_writable(&self, work: impl Fn(&Engine) -> Result<()>) {
         let (mut backoff, mut seen) = (IdleBackoff::new(Duration::from_millis(2)), 0);
         let anything_new = |seen: &mut u64| std::mem::replace(seen, self.log.last_sequence()) != *seen;
@@ -170,24 +146,6 @@ impl Engine {
             // A leaf that is damaged is told to whoever looks into it, and what the tier refuses to whoever writes.
             drop(work(self));
         }
-    }
-
-    /// Merges groups that are many, or of which much is gone.
-    ///
-    /// # Errors
-    /// `Corrupted`, of a leaf; what the tier refuses. What can be done is done before.
-    pub(crate) fn merge_groups_where_wanted(&self) -> Result<()> {
-        if self.log.leaf_extents() == 0 {
-            // No table has groups, as in most stores.
-            return Ok(());
-        }
-        let Some(_alone) = self.gc.merging_groups.try_lock() else { return Ok(()) };
-        let (mut done, filters) = (Ok(()), self.filters());
-        for table in self.catalog.all() {
-            done = done.and(self.merge_groups_if_wanted(&table, filters));
-        }
-        self.log.free_retired_leaves();
-        done
     }
 
     /// Seals keys if the index is short of room, and there is room for them in the log.
@@ -242,12 +200,6 @@ impl Engine {
         let mut tables = self.tables_worth_leaves();
         tables.retain(|table| !is_held(table));
         tables
-    }
-
-    /// Whether all tables that could be sealed wait for their groups to be merged. (One that cannot be merged holds up no other.)
-    fn waits_for_merge(&self) -> bool {
-        let tables = self.tables_worth_leaves();
-        !tables.is_empty() && tables.iter().all(is_held)
     }
 
     /// Whether any key was sealed.
@@ -356,83 +308,6 @@ impl Engine {
     pub(super) fn may_gain_leaves(&self) -> bool {
         let is_merging = || self.log.leaf_extents() > 0 && self.gc.merging_groups.try_lock().is_none();
         self.log.has_retired_leaves() || is_merging()
-    }
-
-    fn emptied_and_segments(&self) -> (u64, u64) {
-        (self.log.segments_emptied(), u64::from(self.log.space().segment_extents()))
-    }
-
-    /// Bytes that the filters of all tables take, and how many tables have groups.
-    fn filters(&self) -> (u64, u64) {
-        let tables = self.catalog.all();
-        let with_groups = tables.iter().filter(|of| of.levels.has_groups());
-        with_groups.fold((0, 0), |(bytes, count), of| (bytes + of.levels.filter_bytes(), count + 1))
-    }
-
-    /// How many keys the filter of a table may have, beside [those](Engine::filters) of other tables.
-    fn filter_keys_max(&self, table: &TableShared, (bytes, tables): (u64, u64)) -> u64 {
-        let filters_max = self.options.index_bytes_max / FILTERS_SHARE;
-        let others = bytes.saturating_sub(table.levels.filter_bytes());
-        let of_each = filters_max / tables.max(1);
-        GroupFilter::keys_for_bytes(filters_max.saturating_sub(others).max(of_each))
-    }
-
-    /// Of the groups of a table that wait for a merge there are so many times as many as may, where most do.
-    pub(crate) fn groups_owed(&self) -> f64 {
-        if self.log.leaf_extents() == 0 {
-            return 0.0;
-        }
-        let groups_max = self.gc.controller.groups_max();
-        let tables = self.catalog.all();
-        let with_groups = tables.iter().filter(|table| table.levels.has_groups());
-        with_groups.map(|table| groups_owed(&table.levels.groups(), groups_max)).fold(0.0, f64::max)
-    }
-
-    /// Merges the groups of a table if they are many, or much of them is gone, and there is room.
-    fn merge_groups_if_wanted(&self, table: &Arc<TableShared>, filters: (u64, u64)) -> Result<()> {
-        if !table.levels.has_groups() {
-            return Ok(());
-        }
-        let groups = table.levels.groups();
-        let of_l0: u64 = groups.l0().iter().map(|of| of.group.entries()).sum();
-        // A filter of all of them takes half of what it may: by the time they are merged as many have come again.
-        let may_be_merged = groups.l0().len() > usize::from(self.gc.sealing.try_lock().is_none());
-        let fills_filter = may_be_merged
-            && of_l0 * 2 > self.filter_keys_max(table, filters)
-            && of_l0 * L1_SHARE_MAX > groups.l1().entries();
-        let is_wanted = groups_owed(&groups, self.gc.controller.groups_max()) > 1.0
-            || is_held(table)
-            || fills_filter && groups.newest_first().count() > 1
-            || table.levels.groups_are_worn(self.emptied_and_segments());
-        if !is_wanted {
-            return Ok(());
-        }
-        // No copy more while the last is not given back: somebody may read for long.
-        if self.log.has_retired_leaves() || !self.has_room_to_merge(table, &groups) {
-            return Ok(());
-        }
-        self.merge_groups(table)
-    }
-
-    /// Whether there is room for a group that takes the place of all of a table: as much again, less what is gone, until those before are free. What is hidden by the young index is
-    /// written too, and nobody has counted it: where there was no room for that the next merge has room for all.
-    fn has_room_to_merge(&self, table: &Arc<TableShared>, groups: &GroupLevels) -> bool {
-        let (entries, bytes, extents) =
-            groups.newest_first().fold((0, 0, 0), |(entries, bytes, extents), of| {
-                (entries + of.entries(), bytes + of.bytes(), extents + of.extents().len() as u64)
-            });
-        let counting = table.levels.sealed_rows().min(entries);
-        let live = (u128::from(bytes) * u128::from(counting) / u128::from(entries.max(1))) as u64;
-        let leaf_bytes_max = self.log.leaf_bytes_max();
-        let lacked =
-            self.gc.merge_of_groups_lacked(table.id.load(Ordering::Acquire), self.log.segments_emptied());
-        let wanted =
-            (live + live / 8).div_ceil(leaf_bytes_max).max(lacked).min(bytes.div_ceil(leaf_bytes_max));
-        let room = self.room();
-        // It makes room in the end; or a seal waits for it, which makes room in the index, and writers for that.
-        let is_for_writers = wanted + (extents / 4).max(1) <= extents || is_held(table);
-        let kept = if is_for_writers { 0 } else { self.left_to_writers(room) };
-        u64::from(room.available.saturating_sub(kept)) >= wanted
     }
 }
 
@@ -665,64 +540,6 @@ impl Engine {
             }
         }
     }
-
-    /// Merges all groups of a table, but for one that is being written. By one thread at a time.
-    pub(crate) fn merge_groups(&self, table: &Arc<TableShared>) -> Result<()> {
-        let groups = table.levels.groups();
-        // The newest may be one that goes on.
-        let is_open = self.gc.sealing.try_lock().is_none();
-        if is_open && groups.l0().len() == 1 {
-            return Ok(());
-        }
-        let upto = groups.l0().get(usize::from(is_open)).map_or(0, |newest| newest.number);
-        let run =
-            SealRun { table, id: table.id.load(Ordering::Acquire), below: self.log.next_segment_number() };
-        let (mut leaves, emptied) = (self.log.leaf_writer(0), self.log.segments_emptied());
-        let merging =
-            groups.l0().iter().filter(|of| of.number <= upto).map(|of| &*of.group).chain([&**groups.l1()]);
-        let merging: Vec<&Group> = merging.collect();
-        let Some(merged) = self.write_merged_group(&run, &merging, &mut leaves)? else { return Ok(()) };
-        let merged = merged.stamped(run.below);
-        self.gc.count_keys_sealed(0, merged.entries());
-        self.publish_groups(table, run.id, leaves, |levels| {
-            levels.set_merged(&groups, (upto, emptied), merged, &self.log)
-        });
-        Ok(())
-    }
-
-    /// What groups have together, newest first: of each key the newest entry, unless that is gone. `None` where there is no room for it, or nobody wants it any more.
-    fn write_merged_group(
-        &self,
-        run: &SealRun<'_>,
-        merging: &[&Group],
-        leaves: &mut LeafWriter<'_>,
-    ) -> Result<Option<Group>> {
-        let (mut writer, mut from) = (GroupWriter::new(leaves), Vec::new());
-        loop {
-            let guard = self.log.pin();
-            let view = guard.view();
-            if run.is_over() || self.scheduler.is_stopped() {
-                return Ok(None);
-            }
-            let mut merged = MergedEntries::new(merging, &view, &from).map_err(damaged_leaf)?;
-            for _ in 0..MERGE_STEP {
-                let Some((key, word)) = merged.entry() else { return writer.finish().map(Some) };
-                let slot = Slot::from_raw(word).and_then(Slot::in_log);
-                let is_kept =
-                    slot.is_some_and(|slot| view.kept(slot.offset(), merged.stamp()) == PlaceState::There);
-                if is_kept && !push_or_end(writer.push(key, word))? {
-                    let lacked = writer.extents() as u64 + 1;
-                    self.gc.record_merge_of_groups_lacked(run.id, lacked, self.log.segments_emptied());
-                    return Ok(None);
-                }
-                merged.advance(|_, _| ()).map_err(damaged_leaf)?;
-            }
-            match merged.entry() {
-                Some((next, _)) => from = next.to_vec(),
-                None => return writer.finish().map(Some),
-            }
-        }
-    }
 }
 
 /// Whether an entry was written: false where there is no room for more.
@@ -746,12 +563,17 @@ impl Engine {
     }
 
     fn relocate_all(&self) {
+        self.empty_segments(|_| true);
+    }
+
+    /// Empties segments, those whose first extents are such.
+    pub(crate) fn empty_segments(&self, is_victim: impl Fn(u32) -> bool) {
         let _cycle = self.gc.lock.read();
         let oldest = self.snapshots.hold_oldest();
         let oldest_sequence = oldest.as_ref().map(crate::db::pins::HeldSnapshot::sequence);
         let mut emptied = Vec::new();
         for (extent, ..) in self.log.candidates() {
-            if self.log.begin_gc(extent) {
+            if is_victim(extent) && self.log.begin_gc(extent) {
                 match self.empty_segment(extent, crate::space::Claim::Gc, oldest_sequence) {
                     Ok(victim) => emptied.push(victim),
                     Err(_) => self.log.abandon_gc(extent),
@@ -760,6 +582,19 @@ impl Engine {
         }
         drop(oldest);
         self.settle(emptied).expect("no sync fails");
+    }
+
+    /// Makes some groups of L0 one, of all tables that have as many: those at these places, the newest first.
+    pub(crate) fn merge_in_l0_now(&self, places: std::ops::Range<usize>) {
+        let _alone = self.gc.merging_groups.lock();
+        for table in self.catalog.all() {
+            let groups = table.levels.groups();
+            if let Some(l0) = groups.l0().get(places.clone()) {
+                let which = crate::group::MergedGroups::OfL0(l0[l0.len() - 1].number..=l0[0].number);
+                self.merge_some_groups(&table, &groups, &which).expect("groups can be merged");
+            }
+        }
+        self.log.free_retired_leaves();
     }
 
     /// Seals what may be of all tables, whether there is need or not, and merges the groups of each if there are more than so many.

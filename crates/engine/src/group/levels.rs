@@ -6,6 +6,10 @@
 //! *L0* are groups as they came, numbered in that order; any of them may have any key. *L1* is one group. Levels do not change: who adds a group to L0, or merges some into L1, makes others, lets everybody see them, and only then
 //! raises the filter's watermark ([`GroupLevels::deletes`]). The filter is one for levels of all ages; it has the keys of a group before anybody sees that. So a look asks L1 alone for most keys, and one group of L0 for the others
 //! (BushStore, ICDE 2024: "expired" is an answer).
+//!
+//! Groups of L0 that are next to one another may be made one that stays there ([`MergedGroups`]). It has the number of the oldest of them: what the filter says of its keys is that number or a higher one, and below that of the next group.
+
+use std::ops::RangeInclusive;
 
 use super::filter::{FilterLook, GroupFilter};
 use super::{DamagedLeaf, Group, LeafBytes, hash_of};
@@ -18,6 +22,24 @@ pub struct NumberedGroup {
     pub number: u64,
     /// What it has.
     pub group: Arc<Group>,
+}
+
+/// Groups of which one is made: those of L0 from a number to another, both included, and L1 if that is said.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MergedGroups {
+    /// All up to this number, and L1: what they come to is L1.
+    IntoL1(u64),
+    /// Those of L0 alone that have these numbers.
+    OfL0(RangeInclusive<u64>),
+}
+
+impl MergedGroups {
+    fn has(&self, number: u64) -> bool {
+        match self {
+            MergedGroups::IntoL1(upto) => number <= *upto,
+            MergedGroups::OfL0(numbers) => numbers.contains(&number),
+        }
+    }
 }
 
 /// Groups by level.
@@ -95,6 +117,33 @@ impl GroupLevels {
     pub fn merged(&self, upto: u64, l1: Arc<Group>) -> GroupLevels {
         let l0 = self.l0.iter().filter(|of| of.number > upto).cloned().collect();
         GroupLevels { l0, l1, filter: self.filter.clone() }
+    }
+
+    /// Those of them of which one is made, newest first.
+    pub fn merging(&self, of: &MergedGroups) -> Vec<&Arc<Group>> {
+        let of_l0 = self.l0.iter().filter(|group| of.has(group.number)).map(|group| &group.group);
+        of_l0.chain(matches!(of, MergedGroups::IntoL1(_)).then_some(&self.l1)).collect()
+    }
+
+    /// The same once those of L0 with these numbers were made this group, which stays at their place.
+    #[must_use]
+    pub fn merged_in_l0(&self, numbers: &RangeInclusive<u64>, group: Arc<Group>) -> GroupLevels {
+        let (newer, others): (Vec<_>, Vec<_>) =
+            self.l0.iter().cloned().partition(|of| of.number > *numbers.end());
+        let (merged, older): (Vec<_>, Vec<_>) =
+            others.into_iter().partition(|of| of.number >= *numbers.start());
+        let oldest = merged.last().filter(|_| group.entries() > 0).map(|of| of.number);
+        let merged = oldest.map(|number| NumberedGroup { number, group });
+        let l0 = newer.into_iter().chain(merged).chain(older).collect();
+        GroupLevels { l0, l1: Arc::clone(&self.l1), filter: self.filter.clone() }
+    }
+
+    /// The same with numbers one behind the other, all below `next`, and without a filter: to that they are not known.
+    #[must_use]
+    pub fn renumbered(&self, next: u64) -> GroupLevels {
+        let of_l0 = self.l0.iter().zip((0..next).rev());
+        let l0 = of_l0.map(|(of, number)| NumberedGroup { number, group: Arc::clone(&of.group) }).collect();
+        GroupLevels { l0, l1: Arc::clone(&self.l1), filter: None }
     }
 
     /// Lets the slots be taken that the filter has for what was merged up to this number. To be called once nobody can come by levels from before any more; who holds some is not misled.

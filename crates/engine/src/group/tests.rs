@@ -39,6 +39,18 @@ impl InMemory {
         InMemory { bytes_max, extents: BTreeMap::new() }
     }
 
+    /// What some groups have together.
+    fn merged(&mut self, levels: &GroupLevels, which: &MergedGroups) -> Arc<Group> {
+        let merging: Vec<&Group> = levels.merging(which).into_iter().map(|group| &**group).collect();
+        let mut entries = Model::new();
+        let mut merged = MergedEntries::new(&merging, &*self, b"").unwrap();
+        while let Some((key, slot)) = merged.entry() {
+            entries.insert(key.to_vec(), slot);
+            merged.advance(|_, _| ()).unwrap();
+        }
+        Arc::new(self.group_of(&entries))
+    }
+
     fn group_of(&mut self, model: &Model) -> Group {
         let mut writer = GroupWriter::new(self);
         model.iter().for_each(|(key, slot)| writer.push(key, *slot).unwrap());
@@ -200,19 +212,37 @@ fn the_newest_entry_is_found_in_levels_of_every_age() {
             if number % 8 == 0 {
                 // All but the newest.
                 let upto = number - 1;
-                let merging = levels.l0().iter().skip(1).map(|of| &*of.group).chain([&**levels.l1()]);
-                let merging: Vec<&Group> = merging.collect();
-                let mut entries = Vec::new();
-                let mut merged = MergedEntries::new(&merging, &bytes, b"").unwrap();
-                while let Some((key, slot)) = merged.entry() {
-                    entries.push((key.to_vec(), slot));
-                    merged.advance(|_, _| ()).unwrap();
-                }
-                let l1 = bytes.group_of(&entries.into_iter().collect());
-                levels = levels.merged(upto, Arc::new(l1));
+                let l1 = bytes.merged(&levels, &MergedGroups::IntoL1(upto));
+                levels = levels.merged(upto, l1);
                 levels.deletes(upto);
                 let model = ages.last().unwrap().1.clone();
                 ages.push((levels.clone(), model));
+            } else if number % 3 == 0 {
+                // Some that are next to one another.
+                let numbers: Vec<u64> = levels.l0().iter().map(|of| of.number).collect();
+                let [newest, oldest] = [0, 1].map(|_| random(state, numbers.len() as u64) as usize);
+                let numbers = numbers[oldest.max(newest)]..=numbers[newest.min(oldest)];
+                let merged = bytes.merged(&levels, &MergedGroups::OfL0(numbers.clone()));
+                levels = levels.merged_in_l0(&numbers, merged);
+                if number == 21 {
+                    levels = levels.renumbered(number + 1);
+                    assert!(levels.filter().is_none());
+                }
+                let model = ages.last().unwrap().1.clone();
+                ages.push((levels.clone(), model));
+            }
+            if has_filter && levels.filter().is_none() {
+                let filter = GroupFilter::for_keys(8_000, levels.l0().last().unwrap().number);
+                for of in levels.l0().iter().rev() {
+                    let mut cursor = GroupCursor::new(&of.group, &bytes);
+                    cursor.seek(b"").unwrap();
+                    while let Some(key) = cursor.key() {
+                        filter.insert(hash_of(key), of.number).unwrap();
+                        cursor.advance().unwrap();
+                    }
+                }
+                levels = levels.with_filter(Some(Arc::new(filter)));
+                ages.last_mut().unwrap().0 = levels.clone();
             }
             let (mut looks, mut asked) = (0, 0);
             for (age, (levels, model)) in ages.iter().rev().take(20).enumerate() {

@@ -13,7 +13,9 @@ use std::ops::Bound;
 use arc_swap::ArcSwap;
 use hedgerow_device::Random;
 
-use crate::group::{DamagedLeaf, Group, GroupCursor, GroupFilter, GroupLevels, LeafPlace, NumberedGroup};
+use crate::group::{
+    DamagedLeaf, Group, GroupCursor, GroupFilter, GroupLevels, LeafPlace, MergedGroups, NumberedGroup,
+};
 use crate::index::{LogSlot, ScanBatch, ScanEnd, Slot, Tag};
 use crate::log::{Log, LogGuard, LogView, PlaceState};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,6 +23,12 @@ use crate::sync::{Arc, Mutex};
 
 /// More entries than a leaf has: of 1 KiB, where each takes 9 bytes at the least.
 const LEAF_PLACES: u64 = 128;
+
+/// A filter tells numbers apart that are less than twice as far from one another.
+const NUMBERS_APART_MAX: u64 = 1 << 14;
+
+/// The word of an entry that says of a key that groups have nothing of it: that of older ones was gone where a newer entry was, which a merge has left out. They stay below, and without this the key would be found there again, under a tombstone that hides nothing any more.
+pub(crate) const NOTHING: u64 = 0;
 
 /// The groups as they were at one moment.
 pub(super) type Groups = arc_swap::Guard<std::sync::Arc<GroupLevels>>;
@@ -59,7 +67,7 @@ pub(crate) fn is_sealable(key: &[u8], slot: Slot) -> bool {
 /// What groups have of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SealedLook {
-    /// Nothing.
+    /// Nothing, or an entry that says [so](NOTHING).
     Absent,
     /// Its newest record, if the young tree has none.
     There(Slot),
@@ -385,31 +393,41 @@ impl Sealed {
             || entries > rows && self.passed.load(Ordering::Relaxed) > entries + FEW
     }
 
-    /// Puts a group in the place of all of these up to the one with this number, which was begun when so many segments had been emptied; false if they are others by now.
+    /// Puts a group in the place of some of these, of which it was made since so many segments had been emptied; false if they are others by now.
     pub(super) fn set_merged(
         &self,
         of: &GroupLevels,
-        (upto, emptied): (u64, u64),
+        (which, emptied): (&MergedGroups, u64),
         merged: Group,
         log: &Log,
     ) -> bool {
-        let now = self.groups();
-        let merged_of = |groups: &GroupLevels| -> Vec<*const Group> {
-            let of_l0 = groups.l0().iter().filter(|of| of.number <= upto).map(|of| Arc::as_ptr(&of.group));
-            of_l0.chain([Arc::as_ptr(groups.l1())]).collect()
-        };
+        let (now, merged) = (self.groups(), Arc::new(merged));
+        let merging = now.merging(which);
+        let before = of.merging(which);
         // One of them has gone on since.
-        if merged_of(of) != merged_of(&now) {
+        let are_same = merging.len() == before.len()
+            && merging.iter().zip(before).all(|(now, before)| Arc::ptr_eq(now, before));
+        if !are_same {
             return false;
         }
-        let merged = now.merged(upto, Arc::new(merged));
-        self.set(merged.clone());
-        self.passed.store(0, Ordering::Relaxed);
-        self.emptied_at_merge.store(emptied, Ordering::Relaxed);
-        merged.deletes(upto);
-        let is_merged = |of: &&NumberedGroup| of.number <= upto;
-        let of_l0 = now.l0().iter().filter(is_merged).map(|of| &of.group);
-        log.retire_leaves(of_l0.chain([now.l1()]).flat_map(|group| places_of(group)));
+        let next = self.next_number.load(Ordering::Relaxed);
+        let oldest = |groups: &GroupLevels| groups.l0().last().map_or(next, |oldest| oldest.number);
+        match which {
+            MergedGroups::IntoL1(upto) => {
+                let merged = now.merged(*upto, merged);
+                self.set(merged.clone());
+                self.passed.store(0, Ordering::Relaxed);
+                self.emptied_at_merge.store(emptied, Ordering::Relaxed);
+                // Of one that was merged in L0 the filter may have higher numbers than its own.
+                merged.deletes(oldest(&merged) - 1);
+            }
+            MergedGroups::OfL0(numbers) => {
+                let merged = now.merged_in_l0(numbers, merged);
+                let are_far_apart = next - oldest(&merged) > NUMBERS_APART_MAX;
+                self.set(if are_far_apart { merged.renumbered(next) } else { merged });
+            }
+        }
+        log.retire_leaves(merging.into_iter().flat_map(|group| places_of(group)));
         true
     }
 

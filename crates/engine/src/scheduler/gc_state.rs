@@ -25,6 +25,13 @@ pub(crate) struct LeftBySeal {
     pub(crate) freed: u64,
 }
 
+/// Which groups of a table are to be made one.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum MergeScope {
+    All,
+    Some,
+}
+
 /// What gc shares with those who wait for it.
 #[derive(Default)]
 pub(crate) struct GcState {
@@ -74,8 +81,8 @@ pub(crate) struct GcState {
     pub(crate) merging_groups: Mutex<()>,
     /// What the young index took after the last seal, and how many segments had been freed by then.
     left_by_seal: Mutex<LeftBySeal>,
-    /// The table whose groups found no room when they were merged last, how many extents they want at least, and how many segments had been emptied by then.
-    groups_lacked: Mutex<Option<(u32, u64, u64)>>,
+    /// By what was to be merged: the table whose groups found no room when they were merged last, how many extents they want at least, and how many segments had been emptied by then.
+    groups_lacked: Mutex<[Option<(u32, u64, u64)>; 2]>,
     /// Keys that were sealed, and those that were written when groups were merged.
     keys_sealed: [AtomicU64; 2],
     /// What the index took when the last move had ended.
@@ -470,15 +477,21 @@ impl GcState {
         *last
     }
 
-    /// A merge of the groups of a table would have taken so many extents at least, and found no room for them, when so many segments had been emptied.
-    pub(crate) fn record_merge_of_groups_lacked(&self, table: u32, extents: u64, emptied: u64) {
-        *self.groups_lacked.lock() = Some((table, extents, emptied));
+    /// A merge of groups of a table would have taken so many extents at least, and found no room for them, when so many segments had been emptied.
+    pub(crate) fn record_merge_of_groups_lacked(
+        &self,
+        scope: MergeScope,
+        table: u32,
+        extents: u64,
+        emptied: u64,
+    ) {
+        self.groups_lacked.lock()[scope as usize] = Some((table, extents, emptied));
     }
 
-    /// How many extents the last merge of the groups of a table is known to have lacked: none once anything was emptied since, for less may count by then.
-    pub(crate) fn merge_of_groups_lacked(&self, table: u32, emptied: u64) -> u64 {
-        let lacked = *self.groups_lacked.lock();
-        lacked.filter(|of| (of.0, of.2) == (table, emptied)).map_or(0, |(_, extents, _)| extents)
+    /// How many extents the last such merge of groups of a table is known to have lacked: nothing once anything was emptied since, for less may count by then.
+    pub(crate) fn merge_of_groups_lacked(&self, scope: MergeScope, table: u32, emptied: u64) -> Option<u64> {
+        let lacked = self.groups_lacked.lock()[scope as usize];
+        lacked.filter(|of| (of.0, of.2) == (table, emptied)).map(|(_, extents, _)| extents)
     }
 
     /// A move is under way until what is returned is dropped.

@@ -22,6 +22,12 @@ fn seal_and_merge(store: &Store) {
     store.table.engine().seal_now(0);
 }
 
+/// The newest groups are made one, and stay above others.
+fn seal_and_merge_some(store: &Store) {
+    seal(store);
+    store.table.engine().merge_in_l0_now(0..2);
+}
+
 fn seal_and_move(store: &Store) {
     seal(store);
     move_rows(store);
@@ -38,9 +44,22 @@ fn seal_and_relocate(store: &Store) {
     seal_and_merge(store);
 }
 
+/// What was copied has left groups: of that the one that comes of two says nothing.
+fn relocate_and_merge_some(store: &Store) {
+    relocate(store);
+    seal_and_merge_some(store);
+}
+
 /// What is done before the others begin, and what beside them.
-const CASES: [Steps; 5] =
-    [(|_| (), seal), (seal, move_rows), (|_| (), seal_and_move), (seal, relocate), (seal, seal_and_relocate)];
+const CASES: [Steps; 7] = [
+    (|_| (), seal),
+    (seal, move_rows),
+    (|_| (), seal_and_move),
+    (seal, relocate),
+    (seal, seal_and_relocate),
+    (seal, seal_and_merge_some),
+    (seal, relocate_and_merge_some),
+];
 
 #[test]
 fn a_row_that_is_deleted_while_its_key_is_sealed_stays_deleted() {

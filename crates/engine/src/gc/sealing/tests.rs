@@ -18,6 +18,9 @@ use crate::{
 fn seal_and_more(twins: &mut Twins, step: u64, sealed: &Cell<u64>) {
     let engine = twins.tables[0].engine();
     sealed.set(sealed.get() + engine.seal_now(step as usize % 3));
+    if step % 5 < 2 {
+        engine.merge_in_l0_now(0..2);
+    }
     match step % 4 {
         0 => engine.move_now(),
         1 => drop(twins.dbs[0].as_ref().unwrap().collect().unwrap()),
@@ -117,7 +120,11 @@ fn a_store_has_more_keys_than_its_index() {
             assert!(engine.arena.bytes() <= INDEX_BYTES / 4 * 5, "{}", engine.arena.bytes());
             let levels = &table.shared().levels;
             assert!(levels.sealed_rows() > KEYS / 2);
-            assert!(levels.filter_bytes() <= INDEX_BYTES / super::FILTERS_SHARE, "{}", levels.filter_bytes());
+            assert!(
+                levels.filter_bytes() <= INDEX_BYTES / super::merging::FILTERS_SHARE,
+                "{}",
+                levels.filter_bytes()
+            );
             assert_eq!(table.len(), model.len() as u64);
             let keys = |scan: crate::Scan| scan.map(|row| row.unwrap().key_as::<u64>().unwrap());
             assert!(keys(table.scan()).eq(model.keys().copied()));
@@ -482,5 +489,6 @@ mod between_steps;
 mod damage;
 mod long_keys;
 mod merged_rows;
+mod merging;
 mod pressure;
 mod refusals;

@@ -3,6 +3,7 @@
 use super::*;
 use crate::gc::sealing::growth_to_seal;
 use crate::gc::victims::Need;
+use crate::scheduler::gc_state::MergeScope;
 
 /// A store whose index is full to so many percent with keys that cannot be sealed, in segments of which three tenths are obsolete.
 fn tight_with_expiring_keys(percent: u64) -> (CrashSim, Db, Table) {
@@ -151,10 +152,12 @@ fn a_seal_comes_again_before_the_index_is_full() {
 #[test]
 fn a_merge_that_found_no_room_asks_for_more() {
     let state = crate::scheduler::gc_state::GcState::default();
-    assert_eq!(state.merge_of_groups_lacked(1, 5), 0);
-    state.record_merge_of_groups_lacked(1, 20, 5);
-    assert_eq!((state.merge_of_groups_lacked(1, 5), state.merge_of_groups_lacked(2, 5)), (20, 0));
-    assert_eq!(state.merge_of_groups_lacked(1, 6), 0, "less may count by now");
+    let lacked = |scope, table, emptied| state.merge_of_groups_lacked(scope, table, emptied);
+    assert_eq!(lacked(MergeScope::All, 1, 5), None);
+    state.record_merge_of_groups_lacked(MergeScope::All, 1, 20, 5);
+    assert_eq!((lacked(MergeScope::All, 1, 5), lacked(MergeScope::All, 2, 5)), (Some(20), None));
+    assert_eq!(lacked(MergeScope::Some, 1, 5), None, "of fewer groups nothing is known");
+    assert_eq!(lacked(MergeScope::All, 1, 6), None, "less may count by now");
 }
 
 /// As many groups as a table may have are merged, though as many may wait.
