@@ -62,5 +62,13 @@ pub(super) const WHOLE_ENGINE: &[(&str, &str)] = &[
         "crates/engine/src/gc/sealing",
         "keys that leave memory: reading the index, writing leaves, and when there is need",
     ),
+    (
+        "crates/engine/src/gc/sealing/merging",
+        "groups made one: reading leaves, writing others, and when there is need and room",
+    ),
+    (
+        "crates/engine/src/gc/sealing/small_tables",
+        "which of all tables share extents of leaves, and when these are written anew",
+    ),
     ("crates/engine/src/gc/victims", "which segments to free"),
 ];

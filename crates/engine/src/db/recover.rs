@@ -408,13 +408,14 @@ impl Recovery<'_> {
         threads: usize,
     ) -> Result<()> {
         let ranges = key_ranges(runs, threads);
-        let records = runs.iter().map(|run| run.len() as u64).sum::<u64>() / ranges.len().max(1) as u64;
+        let records = runs.iter().map(|run| run.len() as u64).sum::<u64>();
         let Some(last) = ranges.len().checked_sub(1) else { return Ok(()) };
         let separator_at =
             |i: usize| ranges.get(i).filter(|_| i > 0).map(|range| separator(prefix, &range.from));
         let build = |i: usize| {
             let keys = (separator_at(i), separator_at(i + 1));
-            let levels = self.catalog.levels_builder(keys).sealing(self.seal.of_records(records));
+            let levels = self.catalog.levels_builder(keys);
+            let levels = levels.sealing(self.seal.of_records(records, ranges.len() as u64));
             let building = Building { levels, table, prefix, key: Vec::new(), expiring: 0 };
             self.gather(&ranges[i].runs, building)
         };

@@ -36,7 +36,7 @@ use crate::Result;
 use crate::index::{Slot, Tag};
 use crate::levels::LevelsBuilder;
 use crate::log::saved::{PieceWriter, SavedSegment};
-use crate::log::{Log, OpenState, SegmentEnd};
+use crate::log::{OpenState, SegmentEnd};
 use crate::manifest::saved_index::SavedPiece;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -62,12 +62,11 @@ struct SectionWriter<'l> {
     section: Option<((u32, u32), usize)>,
     /// The last key of it.
     key: Vec<u8>,
-    extent_shift: u32,
 }
 
 impl<'l> SectionWriter<'l> {
-    fn new(pieces: PieceWriter<'l>, extent_shift: u32) -> SectionWriter<'l> {
-        SectionWriter { pieces, payload: Vec::new(), section: None, key: Vec::new(), extent_shift }
+    fn new(pieces: PieceWriter<'l>) -> SectionWriter<'l> {
+        SectionWriter { pieces, payload: Vec::new(), section: None, key: Vec::new() }
     }
 
     fn end_section(&mut self) {
@@ -155,7 +154,7 @@ struct Sections<'p> {
 
 impl<'p> Sections<'p> {
     /// `None` if a section is of another kind, or ends too soon.
-    fn of(pieces: &[SavedPiece<'p>], log: &Log) -> Option<Sections<'p>> {
+    fn of(pieces: &[SavedPiece<'p>]) -> Option<Sections<'p>> {
         let mut sections = Sections::default();
         for piece in pieces {
             let mut rest = piece.bytes;
@@ -167,7 +166,7 @@ impl<'p> Sections<'p> {
                     DROPPED => sections.dropped.extend(lists_of(section)?),
                     DROPPED_KEYS => sections.dropped_keys.extend(lists_of(section)?),
                     KEYS_KNOWN => sections.keys_known = true,
-                    GROUPS => sections.groups.entry(u32_at(head, 4)).or_default().add(section, log)?,
+                    GROUPS => sections.groups.entry(u32_at(head, 4)).or_default().add(section)?,
                     VERSIONS => sections.versions.entry(u32_at(head, 4)).or_default().push(section),
                     _ => return None,
                 }
@@ -262,7 +261,7 @@ impl Engine {
         }
         // More than it takes: a tree has room in its leaves, and keys share what they begin with.
         let Some(pieces) = self.log.save_index(self.arena.bytes()) else { return Ok(()) };
-        let mut sections = SectionWriter::new(pieces, self.log.space().extent_shift());
+        let mut sections = SectionWriter::new(pieces);
         for segment in &segments {
             let out = sections.entry((SEGMENTS, 0), segment.bytes())?;
             segment.encode(out);
@@ -298,7 +297,7 @@ impl Engine {
         if !self.are_whole(&pieces, threads) {
             return Ok(false);
         }
-        let Some(sections) = Sections::of(&pieces, &self.log) else { return Ok(false) };
+        let Some(sections) = Sections::of(&pieces) else { return Ok(false) };
         let lacks_keys = self.may_move() && !sections.keys_known && !sections.dropped.is_empty();
         if lacks_keys || !self.log.has_exactly(&sections.segments) {
             return Ok(false);
@@ -369,12 +368,12 @@ impl Engine {
         let ranges: Vec<&[&[u8]]> = sections.chunks(sections.len().div_ceil(threads.max(1)).max(1)).collect();
         let fences = ranges.iter().map(|range| first_key(range.first()?)).collect::<Option<Vec<_>>>()?;
         // A leaf shares less of its keys than a section does.
-        let bytes = sections.iter().map(|section| section.len() as u64).sum::<u64>() / ranges.len() as u64;
+        let bytes = sections.iter().map(|section| section.len() as u64).sum::<u64>();
         let build = |i: usize| {
             let low = fences.get(i).filter(|_| i > 0).cloned();
             let levels = self.catalog.levels_builder((low, fences.get(i + 1).cloned()));
             // What groups have is older than what is sealed here: so nothing is.
-            let seal = self.seal_at_opening().of_table(bytes).filter(|_| !has_groups);
+            let seal = self.seal_at_opening().of_table(bytes, ranges.len() as u64).filter(|_| !has_groups);
             let mut levels = levels.sealing(seal);
             let (mut key, mut expiring) = (Vec::new(), 0);
             for section in ranges[i] {

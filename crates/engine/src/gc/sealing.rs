@@ -13,6 +13,7 @@
 //! **What fails** changes nothing: leaves that no group has are free again. Where there is no room for more of them what was written by then is a group.
 
 mod merging;
+mod small_tables;
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -22,9 +23,7 @@ use super::victims::low_extents;
 use crate::db::engine::{Engine, TableShared};
 use crate::group::{Group, GroupCursor, GroupFilter, GroupLevels, GroupWriter, LeafExtents, hash_of};
 use crate::index::{LogSlot, ScanBatch, Slot};
-use crate::levels::{
-    Cursor, LEAF_BYTES_OF_KEY, Levels, SealAtOpening, damaged_leaf, is_sealable, is_worth_leaves,
-};
+use crate::levels::{Cursor, LEAF_BYTES_OF_KEY, Levels, SealAtOpening, damaged_leaf, is_sealable};
 use crate::log::{LeafWriter, LogView, PlaceState};
 use crate::scheduler::IdleBackoff;
 use crate::scheduler::gc_state::LeftBySeal;
@@ -187,14 +186,6 @@ impl Engine {
         (sealed, done)
     }
 
-    /// Tables whose young keys are worth leaves.
-    fn tables_worth_leaves(&self) -> Vec<Arc<TableShared>> {
-        let mut tables = self.catalog.all();
-        let most = self.options.index_bytes_max;
-        tables.retain(|table| is_worth_leaves(self.bytes_to_seal(table), &self.log, most));
-        tables
-    }
-
     /// Those of them that may get another group.
     fn tables_to_seal(&self) -> Vec<Arc<TableShared>> {
         let mut tables = self.tables_worth_leaves();
@@ -354,7 +345,7 @@ impl Engine {
     ) -> Result<Option<SealedSlice>> {
         let &SealRun { table, id, below } = run;
         let begun = SealBegun::of(self, table);
-        let mut leaves = self.log.leaf_writer(0);
+        let mut leaves = self.leaf_writer(self.bytes_to_seal(table));
         let number = table.levels.number_of_group(goes_on);
         let (group, is_last) = self.write_group((table, number), below, cursor, &mut leaves)?;
         let written = group.entries();

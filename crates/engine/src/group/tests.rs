@@ -43,10 +43,10 @@ impl InMemory {
     fn merged(&mut self, levels: &GroupLevels, which: &MergedGroups) -> Arc<Group> {
         let merging: Vec<&Group> = levels.merging(which).into_iter().map(|group| &**group).collect();
         let mut entries = Model::new();
-        let mut merged = MergedEntries::new(&merging, &*self, b"").unwrap();
+        let mut merged = MergedEntries::new(&merging, &*self, b"").expect("whole leaves");
         while let Some((key, slot)) = merged.entry() {
             entries.insert(key.to_vec(), slot);
-            merged.advance(|_, _| ()).unwrap();
+            merged.advance(|_, _| ()).expect("whole leaves");
         }
         Arc::new(self.group_of(&entries))
     }

@@ -19,6 +19,9 @@ const OPENING_SEALS_FROM: u64 = 3;
 /// About so many bytes of leaves for a key, besides what it has itself.
 pub(crate) const LEAF_BYTES_OF_KEY: u64 = 24;
 
+/// A table with fewer bytes of leaves keeps its keys in memory: a group takes about as much there as they do.
+pub(crate) const LEAF_BYTES_MIN: u64 = 4 << 10;
+
 /// Whether keys are sealed while the index is built of a store that is being opened.
 #[derive(Clone, Copy)]
 pub(crate) struct SealAtOpening<'e> {
@@ -30,19 +33,23 @@ pub(crate) struct SealAtOpening<'e> {
 }
 
 impl<'e> SealAtOpening<'e> {
-    /// Of keys that one writes, which would take so many bytes of leaves: of few a group is not worth its extent.
-    pub(crate) fn of_table(self, leaf_bytes: u64) -> Option<SealBeyond<'e>> {
-        let most = self.index_bytes_max.filter(|most| is_worth_leaves(leaf_bytes, self.log, *most))?;
-        Some(SealBeyond { bytes: most / 8 * OPENING_SEALS_FROM, leaves: self.log.leaf_writer(self.left) })
+    /// Of a table whose keys would take so many bytes of leaves, for each of so many that write a part of them: of few a group is not worth its memory.
+    pub(crate) fn of_table(self, leaf_bytes: u64, parts: u64) -> Option<SealBeyond<'e>> {
+        let most = self.index_bytes_max.filter(|_| leaf_bytes >= LEAF_BYTES_MIN)?;
+        let leaves = match is_worth_leaves(leaf_bytes / parts.max(1), self.log, most) {
+            true => self.log.leaf_writer(self.left),
+            false => self.log.shared_leaf_writer(self.left),
+        };
+        Some(SealBeyond { bytes: most / 8 * OPENING_SEALS_FROM, leaves })
     }
 
     /// Of keys that have so many records in the log.
-    pub(crate) fn of_records(self, records: u64) -> Option<SealBeyond<'e>> {
-        self.of_table(records * LEAF_BYTES_OF_KEY)
+    pub(crate) fn of_records(self, records: u64, parts: u64) -> Option<SealBeyond<'e>> {
+        self.of_table(records * LEAF_BYTES_OF_KEY, parts)
     }
 }
 
-/// Whether so many bytes of leaves are worth an extent: half of one are, and what is a sixteenth of the index where that is small.
+/// Whether so many bytes of leaves are worth an extent of their own: half of one are, and what is a sixteenth of the index where that is small.
 pub(crate) fn is_worth_leaves(leaf_bytes: u64, log: &Log, index_bytes_max: u64) -> bool {
     leaf_bytes * 2 >= log.leaf_bytes_max().min(index_bytes_max / 8)
 }

@@ -5,8 +5,10 @@
 //!
 //! Groups outlive the process where it ends in order, and nothing on the medium but a saved index leads to them: what an extent of leaves says of itself, in the page of its header, is still that it is free ([38](../../../../docs/decisions/0038-sealing.md)). So a crash leaves nothing that
 //! would have to be found or forgotten, and nothing of them is made durable. Leaves lie behind that page, as pieces of a saved index do.
+//!
+//! Groups of few leaves share extents: what one leaves of an extent is kept for the next that is small, of whatever table. An extent is free again when the last that has leaves in it has let go.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::{Log, LogView};
@@ -20,8 +22,10 @@ use crate::{Error, ErrorKind, Result};
 /// Extents of leaves.
 #[derive(Debug)]
 pub(super) struct LeafSpace {
-    /// All that are taken, those that wait for readers among them.
-    taken: Mutex<BTreeSet<u32>>,
+    /// How many have leaves in each that is taken, those that wait for readers among them, and who may write more there.
+    taken: Mutex<BTreeMap<u32, u32>>,
+    /// What is left of those that are shared, and nobody writes to.
+    rests: Mutex<Vec<LeafRest>>,
     /// First to wait first: since which epoch nobody is led to an extent.
     retired: Mutex<Vec<(u64, u32)>>,
     /// Looks for a key, and the leaves that these came by.
@@ -32,6 +36,17 @@ pub(super) struct LeafSpace {
     damaged: AtomicBool,
 }
 
+/// What is left of an extent behind the leaves in it.
+#[derive(Debug, Clone, Copy)]
+struct LeafRest {
+    extent: u32,
+    at: u64,
+    bytes: u64,
+}
+
+/// Less of an extent is not worth keeping. A leaf of the longest key that is sealed takes a quarter of it.
+const REST_BYTES_MIN: u64 = 4 << 10;
+
 /// Of the numbers of leaves; those of segments, which are told by their order, have it not. (The bit above it says of a segment's in which format its records are.)
 const NUMBER_BIT: u64 = 1 << 62;
 
@@ -39,7 +54,8 @@ impl LeafSpace {
     /// Of a store whose first segment from now on would have this number: no opening before had it.
     pub(super) fn new(first_number: u64) -> LeafSpace {
         LeafSpace {
-            taken: Mutex::new(BTreeSet::new()),
+            taken: Mutex::new(BTreeMap::new()),
+            rests: Mutex::new(Vec::new()),
             retired: Mutex::new(Vec::new()),
             looks: Stripes::default(),
             next_number: AtomicU64::new(first_number | NUMBER_BIT),
@@ -55,12 +71,20 @@ pub(crate) struct LeafWriter<'l> {
     taken: Vec<u32>,
     /// So many extents are left to others.
     left: u32,
+    shares: bool,
+    /// Where it goes on, if it shares.
+    rest: Option<LeafRest>,
 }
 
 impl Log {
     /// To write leaves with, as long as more than `left` extents can be had beside those that are held back.
     pub(crate) fn leaf_writer(&self, left: u32) -> LeafWriter<'_> {
-        LeafWriter { log: self, taken: Vec::new(), left }
+        LeafWriter { log: self, taken: Vec::new(), left, shares: false, rest: None }
+    }
+
+    /// The same for few leaves, in extents that have those of others, too.
+    pub(crate) fn shared_leaf_writer(&self, left: u32) -> LeafWriter<'_> {
+        LeafWriter { log: self, taken: Vec::new(), left, shares: true, rest: None }
     }
 
     /// Where the leaves of an extent begin.
@@ -76,6 +100,10 @@ impl Log {
         }
         for place in places {
             let extent = u32::try_from(place.at >> self.space.extent_shift()).ok()?;
+            if self.leaves.taken.lock().contains_key(&extent) {
+                held.add_use(extent);
+                continue;
+            }
             let found = self.space.hold_found([extent].into_iter());
             if found.is_empty() {
                 return None;
@@ -85,8 +113,7 @@ impl Log {
                 self.space.give_back_found(&found, false);
                 return None;
             }
-            held.taken.push(extent);
-            self.leaves.taken.lock().insert(extent);
+            held.add_use(extent);
         }
         self.space.hold_back_again().ok()?;
         Some(held)
@@ -99,7 +126,9 @@ impl Log {
 
     /// What was written there before the store was opened; `None` if a leaf is something else.
     pub(crate) fn read_leaves(&self, place: LeafPlace, bytes: u32) -> Option<LeafExtent> {
-        if u64::from(bytes) > self.leaf_bytes_max() {
+        // Behind the header of an extent, and before its end.
+        let begins = place.at & (self.extent_bytes() - 1);
+        if begins < KEPT_BYTES || begins + u64::from(bytes) > self.extent_bytes() {
             return None;
         }
         LeafExtent::walked(place, self.tier.try_read(place.at, bytes as usize)?).ok()
@@ -122,6 +151,14 @@ impl Log {
         let mut retired = self.leaves.retired.lock();
         let ready = retired.iter().take_while(|(epoch, _)| self.epoch.is_quiescent_since(*epoch)).count();
         retired.drain(..ready).for_each(|(_, extent)| self.free_leaves(extent));
+        drop(retired);
+        self.leaves.rests.lock().retain(|rest| {
+            let is_shared = self.leaves.taken.lock().get(&rest.extent).is_some_and(|uses| *uses > 1);
+            if !is_shared {
+                self.free_leaves(rest.extent);
+            }
+            is_shared
+        });
         ready
     }
 
@@ -161,11 +198,18 @@ impl Log {
     /// Whether leaves are at this place of the tier, and no record.
     pub(crate) fn is_leaf(&self, offset: u64) -> bool {
         let extent = (offset >> self.space.extent_shift()) as u32;
-        self.leaves.taken.lock().contains(&extent)
+        self.leaves.taken.lock().contains_key(&extent)
     }
 
+    /// One that has leaves in an extent has let go.
     fn free_leaves(&self, extent: u32) {
-        self.leaves.taken.lock().remove(&extent);
+        let mut taken = self.leaves.taken.lock();
+        if let Some(uses) = taken.get_mut(&extent).filter(|uses| **uses > 1) {
+            *uses -= 1;
+            return;
+        }
+        taken.remove(&extent);
+        drop(taken);
         self.space.free(extent..extent + 1);
     }
 }
@@ -174,12 +218,27 @@ impl<'l> LeafWriter<'l> {
     /// One for what both have written.
     pub(crate) fn join(mut self, mut other: LeafWriter<'l>) -> LeafWriter<'l> {
         self.taken.append(&mut other.taken);
+        // That of one of them; the other's goes to the next who shares, as it is dropped.
+        self.rest = self.rest.or_else(|| other.rest.take());
         self
     }
 
     /// See [`Log::next_segment_number`].
     pub(crate) fn next_segment_number(&self) -> u64 {
         self.log.next_segment_number()
+    }
+
+    /// Has leaves in an extent from now on, once more if it has some there.
+    fn add_use(&mut self, extent: u32) {
+        self.taken.push(extent);
+        *self.log.leaves.taken.lock().entry(extent).or_default() += 1;
+    }
+
+    /// Where to go on in an extent that is shared: what was left of it is its own then.
+    fn take_rest(&mut self) -> Option<LeafRest> {
+        let rest = self.rest.take().or_else(|| self.log.leaves.rests.lock().pop())?;
+        self.taken.push(rest.extent);
+        Some(rest)
     }
 
     /// What was written stays, until it is [retired](Log::retire_leaves).
@@ -193,20 +252,31 @@ impl LeafExtents for LeafWriter<'_> {
 
     fn take(&mut self) -> Result<(LeafPlace, usize)> {
         self.log.check_open()?;
+        let number = self.log.leaves.next_number.fetch_add(1, Ordering::Relaxed);
+        if self.shares
+            && let Some(LeafRest { at, bytes, .. }) = self.take_rest()
+        {
+            return Ok((LeafPlace { number, at }, bytes as usize));
+        }
         let no_room = || Error::new(ErrorKind::Full, "there is no room for leaves of the index");
         if self.left > 0 && self.log.space.room().0 <= self.left + Claim::Write.reserve() {
             return Err(no_room());
         }
         let Ok(extent) = self.log.space.take(1, Claim::Write)? else { return Err(no_room()) };
-        self.log.leaves.taken.lock().insert(extent);
-        self.taken.push(extent);
-        let number = self.log.leaves.next_number.fetch_add(1, Ordering::Relaxed);
+        self.add_use(extent);
         let at = self.log.leaves_at(extent);
         Ok((LeafPlace { number, at }, self.log.leaf_bytes_max() as usize))
     }
 
     fn write(&mut self, place: LeafPlace, leaves: &[u8]) -> Result<()> {
         self.log.tier.write(place.at, leaves.len(), |out| out.copy_from_slice(leaves));
+        let extent = (place.at >> self.log.space.extent_shift()) as u32;
+        let at = place.at + leaves.len() as u64;
+        let bytes = self.log.extent_offset(extent) + self.log.extent_bytes() - at;
+        if self.shares && bytes >= REST_BYTES_MIN {
+            *self.log.leaves.taken.lock().entry(extent).or_default() += 1;
+            self.rest = Some(LeafRest { extent, at, bytes });
+        }
         Ok(())
     }
 }
@@ -214,6 +284,7 @@ impl LeafExtents for LeafWriter<'_> {
 impl Drop for LeafWriter<'_> {
     fn drop(&mut self) {
         self.taken.drain(..).for_each(|extent| self.log.free_leaves(extent));
+        self.log.leaves.rests.lock().extend(self.rest.take());
     }
 }
 

@@ -83,6 +83,8 @@ pub(crate) struct GcState {
     left_by_seal: Mutex<LeftBySeal>,
     /// By what was to be merged: the table whose groups found no room when they were merged last, how many extents they want at least, and how many segments had been emptied by then.
     groups_lacked: Mutex<[Option<(u32, u64, u64)>; 2]>,
+    /// What had been sealed and merged when was looked last whether tables that share extents are spread thin.
+    pub(crate) looked_for_spread_tables: AtomicU64,
     /// Keys that were sealed, and those that were written when groups were merged.
     keys_sealed: [AtomicU64; 2],
     /// What the index took when the last move had ended.

@@ -7,8 +7,8 @@
 //! ```text
 //!  0              8        16       20        24
 //!  +--------------+--------+--------+---------+-------------------------------------
-//!  | rows of the  | stamp  | which  | extents | of each: extent and bytes (u32 each),
-//!  | table, sealed|        | group  |         | number of its use (u64)
+//!  | rows of the  | stamp  | which  | extents | of each: where its leaves begin and
+//!  | table, sealed|        | group  |         | number of its use (u64 each), bytes (u32)
 //!  +--------------+--------+--------+---------+-------------------------------------
 //! ```
 
@@ -28,7 +28,7 @@ use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 /// The kind of section.
 pub(super) const GROUPS: u32 = 6;
 const HEAD_BYTES: usize = 24;
-const EXTENT_BYTES: usize = 16;
+const EXTENT_BYTES: usize = 20;
 
 /// Leaves of one extent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,7 +55,7 @@ pub(super) struct OpenedGroups {
 impl SectionWriter<'_> {
     /// Writes where the groups of a table are.
     pub(super) fn groups(&mut self, table: u32, levels: &Levels) -> Result<()> {
-        let (groups, rows, extent_shift) = (levels.groups(), levels.sealed_rows(), self.extent_shift);
+        let (groups, rows) = (levels.groups(), levels.sealed_rows());
         let in_order = [groups.l1()].into_iter().chain(groups.l0().iter().rev().map(|of| &of.group));
         for (which, group) in in_order.enumerate() {
             for extents in group.extents().chunks(LIST_MAX) {
@@ -63,9 +63,9 @@ impl SectionWriter<'_> {
                 [rows, group.stamp()].iter().for_each(|word| out.extend(word.to_le_bytes()));
                 [which as u32, extents.len() as u32].iter().for_each(|word| out.extend(word.to_le_bytes()));
                 for extent in extents {
-                    out.extend(((extent.place().at >> extent_shift) as u32).to_le_bytes());
-                    out.extend(extent.bytes().to_le_bytes());
+                    out.extend(extent.place().at.to_le_bytes());
                     out.extend(extent.place().number.to_le_bytes());
+                    out.extend(extent.bytes().to_le_bytes());
                 }
             }
         }
@@ -75,7 +75,7 @@ impl SectionWriter<'_> {
 
 impl SavedGroups {
     /// Adds what a section has; `None` if it ends too soon.
-    pub(super) fn add(&mut self, mut section: &[u8], log: &Log) -> Option<()> {
+    pub(super) fn add(&mut self, mut section: &[u8]) -> Option<()> {
         while !section.is_empty() {
             let (head, rest) = section.split_at_checked(HEAD_BYTES)?;
             let (extents, rest) = rest.split_at_checked(u32_at(head, 20) as usize * EXTENT_BYTES)?;
@@ -83,8 +83,8 @@ impl SavedGroups {
             let (stamp, leaves) = self.groups.entry(u32_at(head, 16)).or_default();
             *stamp = u64_at(head, 8);
             leaves.extend(extents.chunks_exact(EXTENT_BYTES).map(|extent| SavedLeaves {
-                place: LeafPlace { number: u64_at(extent, 8), at: log.leaves_at(u32_at(extent, 0)) },
-                bytes: u32_at(extent, 4),
+                place: LeafPlace { number: u64_at(extent, 8), at: u64_at(extent, 0) },
+                bytes: u32_at(extent, 16),
             }));
             section = rest;
         }

@@ -161,7 +161,7 @@ fn a_store_is_opened_as_it_was_closed() {
             busy.db = Some(db);
         }
         assert!(taken_over >= 7, "seed {seed}: {taken_over}");
-        assert_eq!(sealed > 1_000, index_bytes_max < whole_index, "seed {seed}: {sealed} keys");
+        assert_eq!(sealed > 400, index_bytes_max < whole_index, "seed {seed}: {sealed} keys");
     }
 }
 
@@ -587,13 +587,15 @@ fn golden_groups() {
     let (engine, _) = Engine::load(FastTier::simulated(&sim), small(), clock).unwrap();
     let pieces = engine.log.saved_index().unwrap();
     let words = |words: &[u32]| -> Vec<u8> { words.iter().flat_map(|word| word.to_le_bytes()).collect() };
-    let extent = (place.at / engine.log.extent_bytes()) as u32;
+    assert_eq!(place.at % engine.log.extent_bytes(), 4096);
     let expected = [
-        words(&[GROUPS, id, 40]),
+        words(&[GROUPS, id, 44]),
         2u64.to_le_bytes().to_vec(),
         group.stamp().to_le_bytes().to_vec(),
-        words(&[1, 1, extent, 1024]),
+        words(&[1, 1]),
+        place.at.to_le_bytes().to_vec(),
         place.number.to_le_bytes().to_vec(),
+        words(&[1024]),
     ];
     let expected = expected.concat();
     assert!(pieces[0].bytes.windows(expected.len()).any(|bytes| bytes == expected), "{expected:?}");
@@ -656,9 +658,11 @@ fn damaged_groups_are_passed_over() {
     let places: Vec<u64> =
         groups.newest_first().flat_map(|group| group.extents()).map(|of| of.place().at).collect();
     let before = fields(&table);
+    let in_header = table.engine().log.extent_bytes() - 1;
     drop((groups, table));
     db.close().unwrap();
-    for (at, is_damaged) in places.iter().flat_map(|at| [(at + 1024 + 99, true), (at - 2000, false)]) {
+    let places = places.iter().flat_map(|at| [(at + 1024 + 99, true), ((at & !in_header) + 2096, false)]);
+    for (at, is_damaged) in places {
         let mut damaged = sim.process_kill();
         damaged.corrupt(at, 0x20);
         let db = opened(&CrashSim::from_image(&damaged), &clock, small());

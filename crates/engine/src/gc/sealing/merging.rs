@@ -14,7 +14,7 @@ use crate::group::{
     Group, GroupFilter, GroupLevels, GroupWriter, MergedEntries, MergedGroups, NumberedGroup,
 };
 use crate::index::Slot;
-use crate::levels::{NOTHING, damaged_leaf};
+use crate::levels::{LEAF_BYTES_MIN, NOTHING, damaged_leaf};
 use crate::log::{LeafWriter, PlaceState};
 use crate::scheduler::gc_state::MergeScope;
 use crate::sync::atomic::Ordering;
@@ -89,6 +89,7 @@ impl Engine {
         for table in self.catalog.all() {
             done = done.and(self.merge_groups_if_wanted(&table, filters));
         }
+        done = done.and(self.gather_small_tables());
         self.log.free_retired_leaves();
         done
     }
@@ -153,13 +154,28 @@ impl Engine {
             || is_held(table)
             || fills_filter && groups.newest_first().count() > 1
             || table.levels.groups_are_worn(self.emptied_and_segments());
+        if !is_wanted {
+            return Ok(());
+        }
         // No copy more while the last is not given back: somebody may read for long.
-        if !is_wanted || self.log.has_retired_leaves() {
+        self.log.free_retired_leaves();
+        if self.log.has_retired_leaves() {
             return Ok(());
         }
         match self.merge_that_fits(table, &groups, may_be_merged) {
             Some(merged) => self.merge_some_groups(table, &groups, &merged),
             None => Ok(()),
+        }
+    }
+
+    /// Merges all groups of a table but for one that is being written, if there is room.
+    pub(super) fn merge_all_groups(&self, table: &Arc<TableShared>) -> Result<()> {
+        let groups = table.levels.groups();
+        let is_open = self.gc.sealing.try_lock().is_none();
+        let may_be_merged = groups.l0().len().saturating_sub(usize::from(is_open));
+        match self.merge_that_fits(table, &groups, may_be_merged) {
+            Some(all @ MergedGroups::IntoL1(_)) => self.merge_some_groups(table, &groups, &all),
+            _ => Ok(()),
         }
     }
 
@@ -188,7 +204,7 @@ impl Engine {
             u64::from(room.available.saturating_sub(kept)).min(lacked.map_or(u64::MAX, |of| of - 1));
         let (chosen, _) = groups_that_fit(l0, extents, self.log.leaf_bytes_max());
         let (newest, oldest) = (l0.get(chosen.start)?, l0.get(chosen.end.checked_sub(1)?)?);
-        (chosen.len() >= fewest.max(2)).then(|| MergedGroups::OfL0(oldest.number..=newest.number))
+        (chosen.len() >= fewest.max(2)).then_some(MergedGroups::OfL0(oldest.number..=newest.number))
     }
 
     /// Whether there is room for a group that takes the place of all of a table: as much again, less what is gone, until those before are free. What is hidden by the young index is
@@ -218,25 +234,25 @@ impl Engine {
         let (leaf_bytes_max, extent_bytes) = (self.log.leaf_bytes_max(), self.log.extent_bytes());
         let least =
             |table: &Arc<TableShared>| groups_that_fit(table.levels.groups().l0(), 0, leaf_bytes_max).1;
+        let free = format!("extents of {extent_bytes} bytes, and {available} are free");
         let missing = match tables.iter().min_by_key(|table| least(table)) {
             Some(table) if tables.iter().all(is_held) => format!(
-                "table {:?} has {} groups of keys that left it, and as many are the most: merging two of them takes {} extents of {extent_bytes} bytes",
+                "table {:?} has {} groups of keys that left it, and no table may have more: merging two of them takes {} {free}",
                 table.name,
                 table.levels.groups().l0().len(),
                 least(table)
             ),
             Some(_) if !self.has_room_to_seal() => {
-                format!(
-                    "keys that could leave it for the fast tier take 2 extents of {extent_bytes} bytes there"
-                )
+                format!("leaves of keys that could leave it take 2 {free}")
             }
+            None if self.has_only_small_tables() => format!(
+                "of its {} tables none has keys for {LEAF_BYTES_MIN} bytes of leaves, and fewer stay in it",
+                self.catalog.all().len()
+            ),
             _ => return full,
         };
         let most = self.options.index_bytes_max;
-        Error::new(
-            full.kind(),
-            format!("{} (of {most} bytes); {missing}, and {available} are free", full.message()),
-        )
+        Error::new(full.kind(), format!("{}; that is {most} bytes; {missing}", full.message()))
     }
 }
 
@@ -262,7 +278,8 @@ impl Engine {
     ) -> Result<()> {
         let run =
             SealRun { table, id: table.id.load(Ordering::Acquire), below: self.log.next_segment_number() };
-        let (mut leaves, emptied) = (self.log.leaf_writer(0), self.log.segments_emptied());
+        let bytes = groups.merging(which).iter().map(|group| group.bytes()).sum();
+        let (mut leaves, emptied) = (self.leaf_writer(bytes), self.log.segments_emptied());
         let Some(merged) = self.write_merged_group(&run, (groups, which), &mut leaves)? else {
             return Ok(());
         };

@@ -405,9 +405,10 @@ fn a_sealed_row_that_is_written_over_or_moves_is_not_counted_twice() {
 fn leaves_of_merged_groups_stay_as_long_as_somebody_looks() {
     let (_clock, _db, table) = store_with_clock();
     let (engine, log) = (table.engine(), &table.engine().log);
-    for key in 0..2u64 {
-        table.put(&key, &row! { n: key }).unwrap();
-        assert_eq!(engine.seal_now(9), 1);
+    // Enough for extents of their own.
+    for group in 0..2u64 {
+        (0..6_000u64).for_each(|key| table.put(&(6_000 * group + key), &row! { n: key }).unwrap());
+        assert_eq!(engine.seal_now(9), 6_000);
     }
     let guard = log.pin();
     engine.seal_now(0);
@@ -492,3 +493,4 @@ mod merged_rows;
 mod merging;
 mod pressure;
 mod refusals;
+mod small_tables;
