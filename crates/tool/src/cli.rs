@@ -22,7 +22,7 @@ enum Command {
     Top(crate::top::TopArgs),
     /// Measures a store.
     Bench(crate::bench::Args),
-    /// Shows what is in a store, without changing it.
+    /// Shows what a store that nobody has open has where, without changing it.
     Inspect(crate::inspect::Args),
     /// Verifies every byte of a store, without changing it.
     Check(crate::check::Args),

@@ -1,15 +1,19 @@
 //! `hedgerow inspect`: what is in a store, printed. Never writes.
 //!
 //! Owns the words and columns on the screen. Promises to print what it could read before it reports what it could not.
-//! Must not know bytes: `hedgerow::inspect` reads them.
+//! Must not know bytes: `hedgerow::inspect` reads them. [`levels`] draws what lies where.
+
+mod levels;
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use hedgerow::inspect::{RecordInfo, ShutdownState, SortedTableInfo, SortedTablePart, View};
+use hedgerow::inspect::{RecordInfo, RunsInfo, ShutdownState, SortedTableInfo, SortedTablePart, View};
 use hedgerow::{ErrorKind, RowRef, Value};
+
+use levels::LevelsView;
 
 use crate::capacity::CapacityArgs;
 
@@ -87,6 +91,9 @@ struct StorePlace<'d> {
 fn open(place: &StorePlace<'_>) -> Result<View, String> {
     match View::open_with(place.dir, place.capacity.place()) {
         Err(error) if error.kind() == ErrorKind::Corrupted => open_damaged(place, &error),
+        Err(error) if error.kind() == ErrorKind::Locked => {
+            Err(format!("{error}: stop it first, or see what it does by hedgerow top"))
+        }
         opened => opened.map_err(|error| error.to_string()),
     }
 }
@@ -162,12 +169,29 @@ fn shown(value: &Value<'_>) -> String {
 fn overview(place: &StorePlace<'_>, out: &mut impl Write) -> Result<(), String> {
     // What is obsolete is known only after a replay. A store too damaged for that is still worth a look.
     let view = open(place)?;
+    let saved = view.saved_index();
     let replayed = view.replay();
-    let known = replayed.is_ok();
-    let runs = runs(&view).map_err(|error| error.to_string())?;
-    let text = format!("{}\n{}\n{}{runs}", root(&view), tables(&view, known), segments(&view, known));
+    let (known, is_damaged) = (replayed.is_ok(), !view.damage().is_empty());
+    let text = format!("{}\n{}\n", root(&view), tables(&view, known));
     print(out, &text)?;
+    let of_levels = LevelsView {
+        root: view.root(),
+        segments: view.segments(),
+        is_replayed: known && !is_damaged,
+        is_damaged,
+        saved,
+        runs: view.runs().map_err(|error| error.to_string()),
+        merges: view.merges(),
+        names: names(&view),
+    };
+    let files = of_levels.runs.as_ref().map(|runs| files(runs, &of_levels.names)).unwrap_or_default();
+    print(out, &format!("{}{files}\n{}", levels::text(&of_levels), segments(&view, known && !is_damaged)))?;
     replayed.map_err(|error| format!("{error} (so rows and obsolete bytes are not known)"))
+}
+
+/// The tables' names, by id.
+fn names(view: &View) -> HashMap<u32, String> {
+    view.tables().into_iter().map(|table| (table.id, table.name)).collect()
 }
 
 fn root(view: &View) -> String {
@@ -193,11 +217,10 @@ fn root(view: &View) -> String {
     text
 }
 
-/// The sorted tables; nothing of a store that has none.
-fn runs(view: &View) -> hedgerow::Result<String> {
-    let (runs, mut text) = (view.runs()?, String::new());
-    let names: HashMap<u32, String> = view.tables().into_iter().map(|table| (table.id, table.name)).collect();
-    if runs.manifest != 0 {
+/// The files of sorted tables; nothing of a store that has none.
+fn files(runs: &RunsInfo, names: &HashMap<u32, String>) -> String {
+    let mut text = String::new();
+    if runs.manifest != 0 || !runs.ranges.is_empty() {
         let _ = writeln!(
             text,
             "\nsorted tables: {}, by manifest {} as of sequence {}",
@@ -233,7 +256,7 @@ fn runs(view: &View) -> hedgerow::Result<String> {
     runs.left_over.iter().for_each(|name| {
         let _ = writeln!(text, "  {name}: nothing names it");
     });
-    Ok(text)
+    text
 }
 
 /// The keys of a part of a sorted table, each behind its table's id.
@@ -296,7 +319,7 @@ fn segments(view: &View, known: bool) -> String {
 
 fn log(place: &StorePlace<'_>, segment: u32, limit: usize, out: &mut impl Write) -> Result<(), String> {
     let view = open(place)?;
-    let names: HashMap<u32, String> = view.tables().into_iter().map(|table| (table.id, table.name)).collect();
+    let names = names(&view);
     print(out, "        byte    bytes   sequence kind      table            key\n")?;
     let (mut left, mut failed) = (limit, Ok(()));
     let walked = view.records(segment, |record| {
@@ -474,6 +497,16 @@ mod tests {
         assert_eq!((report.rows, report.lost, report.doubtful), (98, 1, 0));
         assert_eq!(lost, [("users".to_owned(), 42u32.to_be_bytes().to_vec())]);
         assert_eq!(check::examine(&to, Capacity::Beside, |_| ()).unwrap().rows, 98);
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn a_store_that_is_in_use_is_shown_elsewhere() {
+        let dir = store("in-use");
+        let db = Db::open(&dir).unwrap();
+        let refused = overview(&in_its_own(&dir), &mut Vec::new()).unwrap_err();
+        assert!(refused.contains("is in use") && refused.ends_with("by hedgerow top"), "{refused}");
+        db.close().unwrap();
         std::fs::remove_dir_all(dir).unwrap();
     }
 

@@ -28,9 +28,13 @@
 
 mod counts;
 mod left_rows;
+mod levels;
 mod rows;
 
 pub(super) use left_rows::LeftStep;
+pub use levels::{GarbageInfo, MergeInfo, MergesInfo};
+
+pub use super::saved_index::look::{GroupInfo, SavedIndexInfo, SavedTableInfo};
 
 use std::cell::Cell;
 use std::path::Path;
@@ -81,6 +85,8 @@ pub struct RootInfo {
     pub segment_bytes: u64,
     /// Bytes of the whole fast tier.
     pub fast_tier_bytes: u64,
+    /// Bytes of it that the root takes, with the catalog.
+    pub root_bytes: u64,
     /// How often the store has been opened for writing.
     pub opens: u64,
     /// Everything up to this sequence was durable when the root was written.
@@ -156,6 +162,8 @@ pub struct RunsInfo {
     pub ranges: Vec<SortedTableInfo>,
     /// Files in the directory that nothing names, as a crash may leave them.
     pub left_over: Vec<String>,
+    /// Why files that count, or did, cannot be read. Only a view by [`View::open_damaged`] has any.
+    pub unreadable: Vec<String>,
 }
 
 /// A part of a sorted table that counts.
@@ -168,6 +176,10 @@ pub struct SortedTableInfo {
     pub file: String,
     /// Bytes of the file.
     pub bytes: u64,
+    /// Blocks of records in it; `None` if its index cannot be read.
+    pub blocks: Option<u64>,
+    /// Bytes of its filter, which is in memory as long as the store is open.
+    pub filter_bytes: u64,
     /// Whole rows in the file.
     pub rows: u64,
     /// Deltas in it, whose rows are older.
@@ -385,42 +397,13 @@ impl View {
             generation: root.generation,
             segment_bytes: root.extent_bytes,
             fast_tier_bytes: self.engine.log.tier().bytes(),
+            root_bytes: root.bytes(),
             opens: root.opens,
             watermark: root.watermark,
             shutdown,
             catalog_offset: root.catalog_offset,
             catalog_bytes: root.catalog_bytes,
         }
-    }
-
-    /// The sorted tables.
-    ///
-    /// # Errors
-    /// `Io`.
-    pub fn runs(&self) -> Result<RunsInfo> {
-        let runs = &self.engine.runs;
-        let mut ranges = Vec::new();
-        for run in runs.current().runs() {
-            for range in &run.ranges {
-                let counts = range.sst.counts();
-                ranges.push(SortedTableInfo {
-                    run: run.number,
-                    file: range.sst.id().file_name(),
-                    bytes: range.sst.file_bytes()?,
-                    rows: counts.rows,
-                    deltas: counts.deltas,
-                    tombstones: counts.tombstones,
-                    tables: range.sst.tables().iter().map(SortedTablePart::of).collect(),
-                    keys: range.keys.each_ref().map(|key| key.to_vec()),
-                });
-            }
-        }
-        Ok(RunsInfo {
-            manifest: self.engine.log.root().manifest,
-            watermark: runs.watermark().unwrap_or(0),
-            ranges,
-            left_over: runs.left_over(&self.engine.log)?,
-        })
     }
 
     /// The segments in use, by place.

@@ -151,6 +151,16 @@ impl Engine {
         self.runs.look_for_backlog(&self.tables_for_merge(), limits);
     }
 
+    /// What merges go by in a store that was just opened, while somebody writes and while nobody does; as long as there is room.
+    pub(crate) fn merge_limits_at_first(&self) -> [MergeLimits; 2] {
+        let (runs_max, covered_percent) = (self.gc.controller.runs_max(), self.covered_percent());
+        [GARBAGE_PERCENT_MAX[0], GARBAGE_PERCENT_MAX[1]].map(|garbage_percent_max| MergeLimits {
+            runs_max,
+            garbage_percent_max,
+            covered_percent,
+        })
+    }
+
     fn covered_percent(&self) -> u64 {
         self.runs.covered_percent(self.clock.monotonic_ns(), self.log.last_sequence())
     }

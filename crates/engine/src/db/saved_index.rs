@@ -22,6 +22,7 @@
 //! * 4: of a table, keys in order, those of groups left out, each with the slot of its newest version: how many bytes it shares with the one before in the section, how many it has besides (LEB128 each), the slot's word (u64), and those bytes.
 
 mod groups;
+pub(super) mod look;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

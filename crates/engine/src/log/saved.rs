@@ -190,6 +190,12 @@ impl Log {
         })
     }
 
+    /// Whether an index was saved of the root that counts, whatever is left of it.
+    pub(crate) fn names_saved_index(&self) -> bool {
+        let root = self.root.lock();
+        SavedIndex::load(&self.tier, root.generation, root.store_id).is_some()
+    }
+
     /// What was saved of the root that counts, if anything was.
     pub(crate) fn saved_index(&self) -> Option<Vec<SavedPiece<'_>>> {
         let root = self.root.lock();

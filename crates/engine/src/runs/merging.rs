@@ -21,11 +21,11 @@
 //!
 //! **The generation** does not rise, for no answer changes; whoever walks runs looks whether they are the same.
 
+pub(crate) mod look;
 mod policy;
 
 use std::cmp::Ordering;
-use std::collections::binary_heap::PeekMut;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BinaryHeap, binary_heap::PeekMut};
 use std::sync::Arc;
 
 use hedgerow_row::schema::body::{DeltaBody, RowBody, is_past};

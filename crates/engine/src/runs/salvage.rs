@@ -127,6 +127,11 @@ impl RunsLeft {
         }
     }
 
+    /// The runs' numbers and files, those that cannot be read with why; each as often as it had parts that counted.
+    pub(crate) fn files(&self) -> impl Iterator<Item = (u64, &Result<Sst>)> {
+        self.ranges.iter().map(|range| (range.run, &range.file))
+    }
+
     /// The tables that have something here, and how many rows and deltas.
     pub(crate) fn tables(&self) -> BTreeMap<u32, u64> {
         let (mut tables, mut seen) = (BTreeMap::new(), BTreeSet::new());

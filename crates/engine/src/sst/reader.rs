@@ -336,6 +336,22 @@ impl Sst {
         Arc::strong_count(&self.inner) > 1
     }
 
+    /// Bytes of its filter.
+    pub(crate) fn filter_bytes(&self) -> u64 {
+        self.inner.filter.bytes() as u64
+    }
+
+    /// How many data blocks it has; all of its index is read for it.
+    ///
+    /// # Errors
+    /// `Corrupted`; what the capacity tier refuses.
+    pub(crate) fn data_blocks(&self) -> Result<u64> {
+        (0..self.index_blocks()).try_fold(0, |blocks, n| {
+            let index = self.block(self.index_pages(n), EntryKind::Bound, false)?;
+            Ok(blocks + index.len() as u64)
+        })
+    }
+
     /// Bytes of memory that it takes as long as it is open, besides blocks in the cache.
     pub fn memory_bytes(&self) -> usize {
         self.inner.memory_bytes

@@ -32,18 +32,18 @@ const EXTENT_BYTES: usize = 20;
 
 /// Leaves of one extent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct SavedLeaves {
-    place: LeafPlace,
-    bytes: u32,
+pub(super) struct SavedLeaves {
+    pub(super) place: LeafPlace,
+    pub(super) bytes: u32,
 }
 
 /// What is saved of a table's groups.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct SavedGroups {
     /// Rows that only groups have.
-    rows: u64,
+    pub(super) rows: u64,
     /// By the order in which they came, 0 for L1: stamp, and extents.
-    groups: BTreeMap<u32, (u64, Vec<SavedLeaves>)>,
+    pub(super) groups: BTreeMap<u32, (u64, Vec<SavedLeaves>)>,
 }
 
 /// Groups that were taken over.
@@ -96,7 +96,7 @@ impl SavedGroups {
     }
 
     /// The groups, of extents that were read, in the same order.
-    fn opened(
+    pub(super) fn opened(
         &self,
         read: &mut impl Iterator<Item = Arc<LeafExtent>>,
         next_segment_number: u64,

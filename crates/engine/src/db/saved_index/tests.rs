@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use hedgerow_device::{
-    CapacityTier, Clock, CrashModel, CrashSim, FastTier, FastTierOptions, Random, Survivors,
+    CapacityTier, Clock, CrashModel, CrashSim, FastTier, FastTierOptions, Image, Random, Survivors,
 };
 
 use super::*;
@@ -671,6 +671,54 @@ fn damaged_groups_are_passed_over() {
         assert!(!is_damaged || db.engine().log.leaf_extents() == 0);
         db.check_counts().unwrap();
     }
+}
+
+/// Who looks is told what there is, as long as it counts, and which part is damaged.
+#[test]
+fn what_was_saved_is_described() {
+    let sim = CrashSim::new(CrashModel::Pages, 2 * FAST_BYTES);
+    let clock = Clock::manual(1_000);
+    let db = with_groups(&sim, &clock);
+    let table = db.table("t").unwrap();
+    let groups = table.shared().levels.groups();
+    let of =
+        |group: &crate::group::Group| (group.extents().len(), group.leaves(), group.bytes(), group.entries());
+    let in_order = [groups.l1()].into_iter().chain(groups.l0().iter().rev().map(|of| &of.group));
+    let there: Vec<_> = in_order.map(|group| of(group)).filter(|(extents, ..)| *extents > 0).collect();
+    let last = groups.l0()[0].group.extents()[0].place().at;
+    let look = |image: &Image| {
+        let (engine, found) = Engine::load(FastTier::from_image(image), small(), clock.clone()).unwrap();
+        engine.recovery().catalog_only(&found, 1);
+        look::look(&engine.log, &engine.catalog, found.clean)
+    };
+    let killed = look(&sim.process_kill());
+    assert_eq!(killed.refused.as_deref(), Some("the store was not closed in order"));
+    assert!(killed.tables.is_empty() && killed.extents.is_empty());
+    drop((groups, table));
+    let held = db.table("t").unwrap();
+    db.close().unwrap();
+    let (guard, mut young) = (held.engine().log.pin(), 0);
+    held.shared().levels.each_young_version(&guard, |_, _| Ok(young += 1)).unwrap();
+    drop(guard);
+
+    let info = look(&sim.process_kill());
+    assert_eq!((info.refused.as_deref(), info.tables.len(), info.is_for_unbounded), (None, 1, false));
+    let of_table = &info.tables[0];
+    assert_eq!((of_table.keys, of_table.sealed_rows), (young, held.shared().levels.sealed_rows()));
+    let described = of_table.groups.iter().map(|of| (of.extents.len(), of.leaves, of.bytes, of.entries));
+    assert_eq!(described.collect::<Vec<_>>(), there);
+    let ends: u64 = info.extents.len() as u64 * (256 << 10);
+    assert!(info.bytes > of_table.bytes && of_table.bytes > young * 8 && info.bytes < ends, "{info:?}");
+
+    let mut damaged = sim.process_kill();
+    damaged.corrupt(last + 1024 + 99, 0x20);
+    let info = look(&damaged);
+    let extent = (last >> 18) as u32;
+    assert!(info.refused.unwrap().contains(&format!("in the extent {extent} are damaged")));
+    let groups = &info.tables[0].groups;
+    assert_eq!(groups.iter().flat_map(|group| &group.damaged).collect::<Vec<_>>(), [&extent]);
+    let described = groups.iter().map(|of| (of.extents.len(), of.leaves, of.bytes, of.entries));
+    assert_eq!(described.zip(there).filter(|(is, was)| is != was).count(), 1, "the others are as they were");
 }
 
 mod openings;

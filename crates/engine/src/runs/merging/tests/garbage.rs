@@ -441,3 +441,31 @@ fn a_limit_below_what_there_is_is_worked_off() {
         assert_eq!(table.scan().count(), 3_000);
     }
 }
+
+/// Who looks finds the garbage that a merge would find, and the merge that comes next; and merges nothing.
+#[test]
+fn a_look_tells_what_is_merged_next() {
+    let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
+    let (db, [table, _other]) = two_tables(&sim, false);
+    let look = || {
+        let limits = db.engine().merge_limits_at_first();
+        db.engine().runs.look_at_merges(&db.engine().tables_for_merge(), limits)
+    };
+    assert_eq!(look(), (Vec::new(), [None, None]));
+    for n in 0..3 {
+        put_all(&table, 0..3_000, n);
+        db.engine().move_now();
+    }
+    let (garbage, [busy, quiet]) = look();
+    let sum: u64 = garbage.iter().flatten().map(|of| of.replaced).sum();
+    assert_eq!((garbage.len(), sum), (3, garbage_in(&db)));
+    assert!(garbage[0].iter().all(|of| of.replaced == 0), "nothing is newer than the newest");
+    let numbers: Vec<u64> = db.engine().runs.current().runs().iter().map(|run| run.number).collect();
+    let busy = busy.unwrap();
+    assert_eq!(quiet, Some(busy.clone()));
+    assert!(numbers.starts_with(&busy.job.runs) && busy.job.runs.len() > 1 && busy.job.upto.is_some());
+    let all = bytes_in(&db.engine().runs.current());
+    assert!(busy.bytes > all / 3 && busy.bytes <= all, "{} of {all}", busy.bytes);
+    let after: Vec<u64> = db.engine().runs.current().runs().iter().map(|run| run.number).collect();
+    assert_eq!(after, numbers);
+}
