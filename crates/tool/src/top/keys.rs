@@ -16,6 +16,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 const ESCAPE: u8 = 0x1b;
 const CONTROL_C: u8 = 0x03;
 const CONTROL_L: u8 = 0x0c;
+const CONTROL_Z: u8 = 0x1a;
 
 /// What a key asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +28,7 @@ pub enum Wish {
     Longer,
     Shorter,
     Repaint,
+    Suspend,
 }
 
 /// How much of an escape sequence was read.
@@ -76,6 +78,7 @@ fn plain(byte: u8) -> Option<Wish> {
         b'+' | b'=' => Some(Wish::Longer),
         b'-' | b'_' => Some(Wish::Shorter),
         CONTROL_L => Some(Wish::Repaint),
+        CONTROL_Z => Some(Wish::Suspend),
         _ => None,
     }
 }
@@ -124,8 +127,8 @@ mod tests {
 
     #[test]
     fn keys_mean_what_the_screen_says() {
-        use Wish::{Help, Longer, Pause, Quit, Repaint, Shorter};
-        assert_eq!(wishes(b"qph?+-cx\x0c"), [Quit, Pause, Help, Help, Longer, Shorter, Repaint]);
+        use Wish::{Help, Longer, Pause, Quit, Repaint, Shorter, Suspend};
+        assert_eq!(wishes(b"qph?+-cx\x0c\x1a"), [Quit, Pause, Help, Help, Longer, Shorter, Repaint, Suspend]);
         assert_eq!((wishes(b"\x1b"), wishes(b"\x03")), (vec![Quit], vec![Quit]));
         assert_eq!(wishes("\u{e9}\u{4e16}".as_bytes()), []);
     }

@@ -13,7 +13,7 @@ use super::keys::{KeyReader, Wish, listen};
 use super::monitor::Monitor;
 use super::sample::ServerSample;
 use super::screen;
-use super::terminal::{WholeTerminal, end_by_signals};
+use super::terminal::{WholeTerminal, heed_signals, suspend};
 
 /// How long an answer may go unseen, and an Esc wait for what may belong to it.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -21,7 +21,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Shows the server until the user quits.
 pub fn run(address: ServerAddress, client: RespClient, mut monitor: Monitor) -> Result<(), String> {
     let failed = |error: std::io::Error| format!("the terminal can not be used: {error}");
-    end_by_signals().map_err(|error| format!("signals can not be handled: {error}"))?;
+    heed_signals().map_err(|error| format!("signals can not be handled: {error}"))?;
     let asker = Asker::start(address, client)?;
     let keys = listen().map_err(failed)?;
     let mut reader = KeyReader::default();
@@ -40,6 +40,7 @@ pub fn run(address: ServerAddress, client: RespClient, mut monitor: Monitor) -> 
             match wish {
                 Wish::Quit => return Ok(()),
                 Wish::Repaint => terminal.forget(),
+                Wish::Suspend => suspend().map_err(failed)?,
                 of_monitor => obey(&mut monitor, of_monitor),
             }
         }
@@ -65,7 +66,7 @@ fn obey(monitor: &mut Monitor, wish: Wish) {
         Wish::Help => monitor.toggle_help(),
         Wish::Longer => monitor.change_interval(true),
         Wish::Shorter => monitor.change_interval(false),
-        Wish::Quit | Wish::Repaint => {}
+        Wish::Quit | Wish::Repaint | Wish::Suspend => {}
     }
 }
 

@@ -115,7 +115,7 @@ fn help(monitor: &Monitor, now: Instant) -> Vec<Strip> {
         ("q", "quits; so do Esc and Ctrl-C"),
         ("p", "pauses: the server is not asked until p is pressed again"),
         ("+ -", "asks less often, more often"),
-        ("h ?", "shows this, and the figures again; Ctrl-L paints all anew"),
+        ("h ?", "shows this, and the figures again; Ctrl-L paints all anew, Ctrl-Z stops until fg"),
         ("", ""),
         ("-", "the server does not tell, or there is nothing yet to compare with"),
         ("index", "memory that finds keys, of what it may take"),

@@ -1,7 +1,7 @@
 //! The terminal: taken as a whole, painted, and given back as it was.
 //!
-//! Owns what is told to the terminal. Promises that it is given back however the program ends, by a panic or a signal that can be caught, before anything is said of it; that a terminal which takes
-//! nothing can not keep a signal from ending the program; and that only rows that changed are painted. Must not know what is drawn.
+//! Owns what is told to the terminal. Promises that it is given back however the program ends or is stopped, by a panic or a signal that can be caught, before anything is said of it, and taken again when the program
+//! goes on; that a terminal which takes nothing can not keep a signal from ending the program, and that a signal which whoever started it ignores does not; and that only rows that changed are painted. Must not know what is drawn.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,12 +15,15 @@ use crossterm::style::{Attribute, Color, Print, SetAttribute, SetForegroundColor
 use crossterm::terminal::{Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen};
 use hedgerow_device::spawn;
 use rustix::io::Errno;
+use rustix::process::{Signal, getppid, getsid, kill_current_process_group};
 use rustix::stdio::stdout;
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGWINCH};
+use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGWINCH};
 use signal_hook::iterator::Signals;
+use signal_hook::low_level::emulate_default_handler;
 
 use super::canvas::{Canvas, Tone};
+use crate::process;
 
 /// How long a terminal that takes nothing may delay the end by a signal.
 const LAST_WORD_TIME_MAX: Duration = Duration::from_millis(200);
@@ -31,6 +34,10 @@ const USUAL_SIZE: (usize, usize) = (80, 24);
 static IS_TAKEN: AtomicBool = AtomicBool::new(false);
 /// Its size was changed, maybe there and back.
 static WAS_RESIZED: AtomicBool = AtomicBool::new(false);
+/// The program was stopped and goes on: somebody else had the terminal.
+static WAS_CONTINUED: AtomicBool = AtomicBool::new(false);
+/// A signal is about to end the program: the terminal is not taken again.
+static IS_ENDING: AtomicBool = AtomicBool::new(false);
 /// Its settings as they were.
 static BEFORE: OnceLock<Termios> = OnceLock::new();
 static GIVES_BACK_ON_PANIC: Once = Once::new();
@@ -50,16 +57,26 @@ impl WholeTerminal {
                 before(panic);
             }));
         });
+        let terminal = WholeTerminal { painted: None };
+        WholeTerminal::put_away()?;
+        Ok(terminal)
+    }
+
+    /// Takes the settings and the screen.
+    fn put_away() -> io::Result<()> {
         let before = tcgetattr(stdout())?;
         let mut raw = BEFORE.get_or_init(|| before).clone();
         raw.make_raw();
         IS_TAKEN.store(true, Ordering::SeqCst);
-        let terminal = WholeTerminal { painted: None };
         tcsetattr(stdout(), OptionalActions::Now, &raw)?;
         let mut bytes = Vec::new();
         queue!(bytes, EnterAlternateScreen, Hide, Clear(ClearType::All))?;
         write_out(&bytes)?;
-        Ok(terminal)
+        // A signal may have given it back meanwhile, for good.
+        if IS_ENDING.load(Ordering::SeqCst) {
+            give_back();
+        }
+        Ok(())
     }
 
     /// Columns and rows now.
@@ -74,6 +91,10 @@ impl WholeTerminal {
 
     /// Shows a picture.
     pub fn paint(&mut self, canvas: Canvas) -> io::Result<()> {
+        if WAS_CONTINUED.swap(false, Ordering::SeqCst) {
+            WholeTerminal::put_away()?;
+            self.forget();
+        }
         // A thread that panics, or a signal, gives it back under our hands.
         if !IS_TAKEN.load(Ordering::SeqCst) {
             return Ok(());
@@ -93,27 +114,69 @@ impl Drop for WholeTerminal {
     }
 }
 
-/// From now on a signal ends the program, whatever its other threads wait for; the terminal is given back before, if it lets us.
-pub fn end_by_signals() -> io::Result<()> {
-    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGWINCH])?;
+/// From now on a signal ends the program or stops it, whatever its other threads wait for; the terminal is given back before, if it lets us. One that was ignored when the program began, as `nohup` has it, is ignored.
+pub fn heed_signals() -> io::Result<()> {
+    let ignored = ignored_signals();
+    let heeded =
+        [SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGTSTP].into_iter().filter(|signal| !has(ignored, *signal));
+    let mut signals = Signals::new(heeded.chain([SIGWINCH, SIGCONT]))?;
     spawn("signals", move || {
         for signal in signals.forever() {
-            if signal == SIGWINCH {
-                WAS_RESIZED.store(true, Ordering::SeqCst);
-                continue;
+            match signal {
+                SIGWINCH => WAS_RESIZED.store(true, Ordering::SeqCst),
+                SIGCONT => WAS_CONTINUED.store(true, Ordering::SeqCst),
+                SIGTSTP if is_nobody_to_continue() => {}
+                SIGTSTP => {
+                    give_back_in_time();
+                    // Here the program stands until it is told to go on.
+                    emulate_default_handler(SIGTSTP).ok();
+                }
+                ends => {
+                    IS_ENDING.store(true, Ordering::SeqCst);
+                    give_back_in_time();
+                    std::process::exit(128 + ends);
+                }
             }
-            let (sender, done) = channel();
-            let given_back = spawn("terminal", move || {
-                give_back();
-                sender.send(()).ok();
-            });
-            if given_back.is_ok() {
-                done.recv_timeout(LAST_WORD_TIME_MAX).ok();
-            }
-            std::process::exit(128 + signal);
         }
     })?;
     Ok(())
+}
+
+/// Stops the program, and what was started together with it, as Ctrl-Z does where a terminal is not raw.
+pub fn suspend() -> io::Result<()> {
+    if !has(ignored_signals(), SIGTSTP) && !is_nobody_to_continue() {
+        kill_current_process_group(Signal::TSTP)?;
+    }
+    Ok(())
+}
+
+/// Whether whoever started the program is not in its session: then no shell would have it go on, and the system would not stop it either.
+fn is_nobody_to_continue() -> bool {
+    let of_parent = getppid().and_then(|parent| getsid(Some(parent)).ok());
+    of_parent.is_none() || of_parent != getsid(None).ok()
+}
+
+/// The signals that are ignored, one a bit; none where the system does not say.
+fn ignored_signals() -> u64 {
+    let status = process::read("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}
+
+fn has(signals: u64, signal: i32) -> bool {
+    signals >> (signal - 1) & 1 == 1
+}
+
+/// [`give_back`], if the terminal lets us before long.
+fn give_back_in_time() {
+    let (sender, done) = channel();
+    let given_back = spawn("terminal", move || {
+        give_back();
+        sender.send(()).ok();
+    });
+    if given_back.is_ok() {
+        done.recv_timeout(LAST_WORD_TIME_MAX).ok();
+    }
 }
 
 /// Gives it back: the settings first, which waits for nothing; the rest once.
@@ -203,6 +266,11 @@ mod tests {
         assert_eq!(painted(Some(&first), &first), "");
         // Of another size nothing is left as it was.
         assert_eq!(painted(Some(&canvas(&["one", "two", "three"], 11)), &first), all);
+    }
+
+    #[test]
+    fn signals_are_bits() {
+        assert_eq!([1, 2, 15].map(|signal| has(0x4001, signal)), [true, false, true]);
     }
 
     #[test]

@@ -287,6 +287,10 @@ fn signals_end_it_whatever_the_terminal_does() {
     let server = Server::start(&[]);
     let port = server.address.port();
     for (name, code) in [("-TERM", 143), ("-INT", 130), ("-HUP", 129), ("-QUIT", 131)] {
+        if is_ignored(code - 128) {
+            skip("whoever runs the tests ignores a signal, and so does what they start");
+            continue;
+        }
         let (file, after) = (files.path().join("process"), files.path().join("after"));
         let top = format!("{} top --port {port}", env!("CARGO_BIN_EXE_hedgerow"));
         let (p, a) = (file.display(), after.display());
@@ -298,7 +302,7 @@ fn signals_end_it_whatever_the_terminal_does() {
         std::thread::sleep(Duration::from_millis(100));
         signal(name, process_of(&file));
         wait_for_end(process_of(&file), name);
-        assert_eq!(terminal.script.wait().unwrap().code(), Some(code));
+        assert_eq!(terminal.script.wait().unwrap().code(), Some(code as i32));
         terminal.wait_for(shown, "\x1b[?1049l\x1b[?25h");
         assert!(std::fs::read_to_string(&after).unwrap().contains(" icanon"));
     }
@@ -319,6 +323,86 @@ fn signals_end_it_whatever_the_terminal_does() {
     }
     signal("-TERM", process);
     wait_for_end(process, "a signal while it paints");
+}
+
+/// Whether a signal is ignored by this process, and so by those it starts.
+fn is_ignored(signal: u32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
+    u64::from_str_radix(mask.trim(), 16).unwrap() >> (signal - 1) & 1 == 1
+}
+
+/// By a key or a signal: whoever has the terminal meanwhile has it as it was, and then it is taken again.
+#[test]
+fn a_program_that_is_stopped_gives_the_terminal_back_and_takes_it_again() {
+    if !has_script() {
+        return;
+    }
+    let files = TempDir::new();
+    let server = Server::start(&[]);
+    let top = format!("{} top --port {}", env!("CARGO_BIN_EXE_hedgerow"), server.address.port());
+    let [before, during, after, process] =
+        ["before", "during", "after", "process"].map(|name| files.path().join(name));
+    let [b, d, a, p] = [&before, &during, &after, &process].map(|file| file.display());
+    // A shell with job control goes on when its job is stopped.
+    let job = format!("sh -c \"echo \\$\\$ > {p}; exec {top}\"");
+    let line = format!("sh -c 'set -m; stty -a > {b}; {job}; stty -a > {d}; fg; stty -a > {a}'");
+    for by_key in [true, false] {
+        let mut terminal = InTerminal::start(&line);
+        let shown = terminal.wait_for(0, "q quit");
+        match by_key {
+            true => terminal.press("\x1a"),
+            false => signal("-TSTP", process_of(&process)),
+        }
+        let given_back = terminal.wait_for(shown, "\x1b[?1049l\x1b[?25h");
+        terminal.wait_for(given_back, "\x1b[?1049h");
+        let painted = terminal.wait_for(given_back, "q quit");
+        match by_key {
+            true => terminal.press("q"),
+            false => signal("-TERM", process_of(&process)),
+        }
+        terminal.wait_for(painted, "\x1b[?1049l\x1b[?25h");
+        wait_for_end(process_of(&process), "a key or a signal");
+        eventually("the shell ends", || terminal.script.try_wait().unwrap().is_some());
+        let [before, during, after] =
+            [&before, &during, &after].map(|file| std::fs::read_to_string(file).unwrap());
+        assert!(before.contains(" icanon"), "{before}");
+        assert_eq!((&during, &after), (&before, &before));
+    }
+}
+
+#[test]
+fn who_is_to_survive_a_hang_up_does() {
+    let server = Server::start(&[]);
+    let port = server.address.port().to_string();
+    let mut nohup = Command::new("nohup");
+    nohup.args([env!("CARGO_BIN_EXE_hedgerow"), "top", "--once", "--interval", "1s", "--port", &port]);
+    let child = nohup.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // It waits for one interval, and the signal comes meanwhile.
+    let mut client = server.client();
+    eventually("it is there", || client.run("CLIENT LIST").matches(" addr=").count() == 2);
+    signal("-HUP", child.id());
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    assert!(row(&String::from_utf8(output.stdout).unwrap(), "clients").starts_with("clients  "));
+    if !has_script() {
+        return;
+    }
+    // In a terminal, too, until that is gone.
+    let files = TempDir::new();
+    let file = files.path().join("process");
+    let top = format!("{} top --port {port}", env!("CARGO_BIN_EXE_hedgerow"));
+    let line = format!("exec sh -c 'trap \"\" HUP; echo $$ > {}; exec {top}'", file.display());
+    let mut terminal = InTerminal::start(&line);
+    let shown = terminal.wait_for(0, "q quit");
+    signal("-HUP", process_of(&file));
+    // Nor is it stopped where no shell could have it go on.
+    terminal.press("\x1ah");
+    terminal.wait_for(shown, "quits; so do Esc");
+    assert!(is_running(process_of(&file)));
+    terminal.script.kill().unwrap();
+    terminal.script.wait().unwrap();
+    wait_for_end(process_of(&file), "the end of its terminal");
 }
 
 #[test]
