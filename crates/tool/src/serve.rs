@@ -5,7 +5,7 @@
 //! ([`backups`]). Promises: a wrong
 //! setting, a busy port or a locked directory is one clear sentence; SIGTERM and SIGINT stop it with everything persisted.
 
-use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::net::{Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -50,6 +50,10 @@ use settings::{Settings, parse_bytes, parse_duration};
 use crate::capacity::{CapacityArgs, place_text};
 use crate::store_url::{Medium, StoreUrl};
 
+/// Where Redis clients look for a server.
+const PORT: u16 = 6379;
+const LOOPBACK: &str = "127.0.0.1";
+
 /// Arguments of `hedgerow serve`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -60,9 +64,15 @@ pub struct Args {
     /// Short for --store tiered:DIR.
     #[arg(long, conflicts_with = "store")]
     pub dir: Option<PathBuf>,
-    /// Address and port to listen on; may be repeated.
-    #[arg(long, default_value = "127.0.0.1:6379")]
+    /// Address and port to listen on; may be repeated. 127.0.0.1:6379 unless given.
+    #[arg(long, value_name = "ADDRESS:PORT", conflicts_with_all = ["port", "bind"])]
     pub listen: Vec<String>,
+    /// Port to listen on, where --bind says, in the place of --listen.
+    #[arg(long, default_value_t = PORT)]
+    pub port: u16,
+    /// Addresses to listen on, at --port, in the place of --listen; may be repeated.
+    #[arg(long, visible_alias = "host", value_name = "ADDRESS", num_args = 1.., default_value = LOOPBACK)]
+    pub bind: Vec<String>,
     /// Password clients must give with AUTH or HELLO.
     #[arg(long, env = "HEDGEROW_REQUIREPASS", hide_env_values = true)]
     pub requirepass: Option<String>,
@@ -118,6 +128,15 @@ impl Args {
     fn url(&self) -> StoreUrl {
         let dir = self.dir.clone().map(|dir| StoreUrl::Tiered(Medium::File, dir));
         dir.unwrap_or_else(|| self.store.clone())
+    }
+
+    /// All addresses with their ports.
+    fn listen(&self) -> Vec<String> {
+        let at_port = |address: &String| match address.parse::<Ipv6Addr>() {
+            Ok(address) => format!("[{address}]:{}", self.port),
+            Err(_) => format!("{address}:{}", self.port),
+        };
+        if self.listen.is_empty() { self.bind.iter().map(at_port).collect() } else { self.listen.clone() }
     }
 
     fn password(&self) -> Option<Vec<u8>> {
@@ -349,7 +368,7 @@ fn durability_text(args: &Args) -> &str {
 fn bind(args: &Args) -> Result<Vec<TcpListener>, String> {
     let has_password = args.password().is_some();
     let mut sockets = Vec::new();
-    for listen in &args.listen {
+    for listen in args.listen() {
         let addresses = listen
             .to_socket_addrs()
             .map_err(|error| format!("'{listen}' is no address and port: {error}"))?;
@@ -363,7 +382,7 @@ fn bind(args: &Args) -> Result<Vec<TcpListener>, String> {
         sockets.push(TcpListener::bind(address).map_err(|error| match error.kind() {
             std::io::ErrorKind::AddrInUse => {
                 format!(
-                    "{address} is in use by another program: choose a port with --listen {}:PORT",
+                    "{address} is in use by another program: choose another port with --port, or --listen {}:PORT",
                     address.ip()
                 )
             }
@@ -412,6 +431,34 @@ fn banner(args: &Args, addresses: &[SocketAddr], settings: &Settings) -> String 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[derive(Debug, clap::Parser)]
+    struct ServeLine {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn where_to_listen_is_said_in_one_way_or_the_other() {
+        let parsed = |options: &[&str]| {
+            let line = [&["serve"], options].concat();
+            <ServeLine as clap::Parser>::try_parse_from(line).map(|line| line.args.listen())
+        };
+        let listens = |options: &[&str]| parsed(options).unwrap();
+        assert_eq!(listens(&[]), ["127.0.0.1:6379"]);
+        assert_eq!(listens(&["--port", "7"]), ["127.0.0.1:7"]);
+        assert_eq!(listens(&["--bind", "127.0.0.1", "::1", "--port", "7"]), ["127.0.0.1:7", "[::1]:7"]);
+        assert_eq!(
+            listens(&["--host", "localhost", "--bind", "10.0.0.1"]),
+            ["localhost:6379", "10.0.0.1:6379"]
+        );
+        assert_eq!(listens(&["--listen", "[::1]:9", "--listen", "127.0.0.1:8"]), ["[::1]:9", "127.0.0.1:8"]);
+        for both in [["--port", "6379"], ["--bind", "127.0.0.1"]] {
+            let error = parsed(&[&["--listen", "127.0.0.1:8"], &both[..]].concat()).unwrap_err();
+            assert_eq!(error.kind(), clap::error::ErrorKind::ArgumentConflict, "{both:?}");
+        }
+        assert!(parsed(&["--port", "70000"]).is_err() && parsed(&["--bind"]).is_err());
+    }
 
     #[test]
     fn durability_has_three_spellings() {

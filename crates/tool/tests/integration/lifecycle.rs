@@ -116,6 +116,11 @@ fn says_what_is_wrong() {
     assert!(message.contains("is no address and port"), "{message}");
     let message = fails_with(&["--dir", path, "--durability", "always"]);
     assert!(message.contains("is no durability"), "{message}");
+    let message = fails_with(&["--dir", path, "--listen", &taken, "--port", "1"]);
+    assert!(message.contains("'--listen <ADDRESS:PORT>' cannot be used with '--port <PORT>'"), "{message}");
+    let (address, port) = taken.rsplit_once(':').unwrap();
+    let message = fails_with(&["--dir", path, "--bind", address, "--port", port]);
+    assert!(message.contains(&format!("{taken} is in use by another program")), "{message}");
     let message = fails_with(&["--nonsense"]);
     assert!(message.contains("unexpected argument '--nonsense'"), "{message}");
     let message = fails_with(&["--fast-bytes-max", "much"]);
