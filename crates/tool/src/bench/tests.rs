@@ -5,12 +5,13 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use hedgerow::Durability;
+use hedgerow::{Durability, Options};
 
 use super::driver::{PhaseOutcome, run_phase, run_phase_by_window};
 use super::row::{Key, RowSink};
 use super::store::{Columns, Session};
 use super::*;
+use crate::store_url::Medium;
 
 const SHAPE: RowShape = RowShape { fields: 10, field_bytes: 100 };
 
@@ -48,6 +49,22 @@ fn every_workload_runs_on_the_null_store() {
     for name in ["scan-partial", "update", "insert", "fill"] {
         outcome(&mut store, &population, &plan(name, 2)).unwrap();
     }
+}
+
+/// As in a directory, rows that have no room on the emulated medium go on beside it.
+#[test]
+fn more_rows_than_the_emulated_fast_tier_takes_are_kept() {
+    let directory = std::env::temp_dir().join(format!("hedgerow-emulated-{}", std::process::id()));
+    let options = Options::new().segment_bytes(1 << 18).fast_tier_bytes_max(8 << 20);
+    let mut store = HedgerowStore::open_on(Medium::Emulated, &directory, SHAPE, options).unwrap();
+    let plan = Plan { records: 20_000, operations: 20_000, ..plan("load", 1) };
+    outcome(&mut store, &Population::new(0), &plan).unwrap();
+    assert_eq!(store.rows().unwrap(), 20_000);
+    let account = store.account().unwrap();
+    assert!(account.log_bytes > 20_000 * 1000 && account.below_log_bytes > 8 << 20, "{account:?}");
+    store.close().unwrap();
+    assert!(directory.join(hedgerow::CAPACITY_DIRECTORY).is_dir());
+    std::fs::remove_dir_all(&directory).unwrap();
 }
 
 #[test]

@@ -5,7 +5,9 @@
 
 use std::path::{Path, PathBuf};
 
-use hedgerow::{Db, FAST_TIER_FILE, FieldId, Options, RowRef, Schema, Table, Type, Value};
+use hedgerow::{
+    CAPACITY_DIRECTORY, Capacity, Db, FAST_TIER_FILE, FieldId, Options, RowRef, Schema, Table, Type, Value,
+};
 use hedgerow_device::{EmulatedBase, FastTier, FastTierOptions, PersistentMemoryModel};
 
 use super::{BenchStore, Columns, Session, StoreAccount};
@@ -57,8 +59,8 @@ pub(super) fn text(error: hedgerow::Error) -> String {
     error.to_string()
 }
 
-/// Opens or creates the store in `directory` on a medium.
-pub(super) fn open_db(medium: Medium, directory: &Path, options: Options) -> Result<Db, String> {
+/// Opens or creates the store in `directory` on a medium. Its sorted tables are files in any case.
+pub(super) fn open_db(medium: Medium, directory: &Path, mut options: Options) -> Result<Db, String> {
     let refused = |error: &dyn std::fmt::Display| format!("opening {}: {error}", directory.display());
     match medium {
         Medium::File => Db::open_with(directory, options).map_err(|error| refused(&error)),
@@ -69,6 +71,10 @@ pub(super) fn open_db(medium: Medium, directory: &Path, options: Options) -> Res
                 FastTierOptions { bytes_max: options.fast_tier_bytes_max, ..FastTierOptions::default() };
             let tier = FastTier::emulated(base, PersistentMemoryModel::optane(), &tier_options)
                 .map_err(|error| refused(&error))?;
+            // Beside a medium that is no file the engine finds no directory.
+            if options.capacity == Capacity::Beside {
+                options.capacity = Capacity::At(directory.join(CAPACITY_DIRECTORY));
+            }
             Db::open_on(tier, options).map_err(|error| refused(&error))
         }
     }
@@ -78,7 +84,7 @@ pub(super) fn open_db(medium: Medium, directory: &Path, options: Options) -> Res
 pub(super) fn account(db: &Db) -> StoreAccount {
     let metrics = db.metrics();
     StoreAccount {
-        // What is in segments, and what was in those that were freed.
+        // What is in segments, and what was in those that were freed. What open ones have room for is among it: else a segment would count for more when it is freed than while it is there.
         log_bytes: metrics.live_bytes
             + metrics.obsolete_bytes
             + metrics.unused_bytes
