@@ -56,7 +56,7 @@ pub trait BenchStore: Sync {
 /// What a store has done since it was opened, by its own account.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StoreAccount {
-    /// Bytes put into its log, to a segment.
+    /// Bytes of the segments that its log took, open ones among them as if they were full: what goes into one that is open already adds nothing.
     pub log_bytes: u64,
     /// Bytes written below its log: rows that moved there, and files that merges wrote.
     pub below_log_bytes: u64,

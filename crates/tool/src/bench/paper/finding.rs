@@ -139,7 +139,8 @@ pub(in crate::bench) struct Measured {
     pub(in crate::bench) disturbed: bool,
     #[serde(flatten)]
     pub(in crate::bench) report: PhaseReport,
-    /// Bytes put into the log, by the engine's account, to a segment.
+    /// Bytes of the segments that the log took meanwhile, by the engine's account. What went into a segment that was open before is not among them, and all of one is that was open in the end: a phase that writes little may have
+    /// none, or more than it wrote.
     pub(in crate::bench) log_bytes: u64,
     /// Bytes written below the log, by the engine's account: of rows that moved there, and of files that merges wrote.
     pub(in crate::bench) below_log_bytes: u64,
