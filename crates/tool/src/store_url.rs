@@ -14,8 +14,7 @@ use serde::{Deserialize, Serialize};
 pub enum Medium {
     /// A file in the directory.
     File,
-    /// A file in the directory, slowed to persistent memory as published measurements describe it
-    /// ([`hedgerow_device::PersistentMemoryModel`]).
+    /// A file in the directory, slowed to persistent memory as published measurements describe it.
     Emulated,
 }
 

@@ -7,10 +7,15 @@ use std::time::Duration;
 
 use hedgerow::{CacheMode, CachePolicy, Capacity, Compression, Durability, Options};
 
+use crate::serve::settings::{parse_bytes, parse_duration};
+
+/// The longest that is taken.
+const INTERVAL_MAX: Duration = Duration::from_secs(3600);
+
 /// How the engine is opened.
 #[derive(Debug, Clone, clap::Args)]
 pub struct EngineArgs {
-    /// process, interval:MILLISECONDS or immediate.
+    /// process, immediate, or interval:TIME as in interval:1s.
     #[arg(long, default_value = "process", value_parser = parse_durability)]
     pub durability: Durability,
     /// Switches a technique of the engine off, or sets it otherwise: NAME=VALUE, more than once. A wrong name lists all.
@@ -45,11 +50,17 @@ pub fn parse_durability(text: &str) -> Result<Durability, String> {
     match text.split_once(':') {
         None if text == "process" => Ok(Durability::Process),
         None if text == "immediate" => Ok(Durability::Immediate),
-        Some(("interval", milliseconds)) => match milliseconds.parse() {
-            Ok(milliseconds @ 1..=3_600_000) => Ok(Durability::Interval(Duration::from_millis(milliseconds))),
-            _ => Err(format!("the interval must be 1 to 3600000 milliseconds, not {milliseconds}")),
-        },
-        _ => Err(format!("{text} is no durability: give process, interval:MILLISECONDS or immediate")),
+        // Milliseconds have no unit where there was none before.
+        Some(("interval", time)) => {
+            let interval = time.parse().map(Duration::from_millis).ok().or_else(|| parse_duration(time));
+            let known = interval.filter(|time| (Duration::from_millis(1)..=INTERVAL_MAX).contains(time));
+            known
+                .map(Durability::Interval)
+                .ok_or_else(|| format!("the interval must be 1ms to 60m, not {time}"))
+        }
+        _ => Err(format!(
+            "{text} is no durability: give process, immediate, or interval:TIME such as interval:1s"
+        )),
     }
 }
 
@@ -138,7 +149,7 @@ const KNOWN: [SettingKind; 23] = [
         name: "segment_bytes",
         values: "a power of two from 262144, or 0: as the store chooses",
         what: "bytes of a log segment, in a new store",
-        set: |options, value| number(&mut options.segment_bytes, value),
+        set: |options, value| bytes(&mut options.segment_bytes, value),
     },
     SettingKind {
         name: "format_version",
@@ -148,15 +159,15 @@ const KNOWN: [SettingKind; 23] = [
     },
     SettingKind {
         name: "fast_tier_bytes_max",
-        values: "bytes",
+        values: "bytes, as in 512mb",
         what: "the most the fast tier may take",
-        set: |options, value| number(&mut options.fast_tier_bytes_max, value),
+        set: |options, value| bytes(&mut options.fast_tier_bytes_max, value),
     },
     SettingKind {
         name: "index_bytes_max",
-        values: "bytes",
+        values: "bytes, as in 512mb",
         what: "the most DRAM the index may take: keys that do not fit are sealed, on the fast tier",
-        set: |options, value| number(&mut options.index_bytes_max, value),
+        set: |options, value| bytes(&mut options.index_bytes_max, value),
     },
     SettingKind {
         name: "capacity",
@@ -183,9 +194,9 @@ const KNOWN: [SettingKind; 23] = [
     },
     SettingKind {
         name: "cache",
-        values: "bytes",
+        values: "bytes, as in 512mb",
         what: "the most DRAM the row cache may take; 0 is none",
-        set: |options, value| number(&mut options.cache_bytes, value),
+        set: |options, value| bytes(&mut options.cache_bytes, value),
     },
     SettingKind {
         name: "cache-mode",
@@ -237,6 +248,11 @@ fn switch(option: &mut bool, value: &str) -> Option<()> {
 
 fn number<N: std::str::FromStr>(option: &mut N, value: &str) -> Option<()> {
     *option = value.parse().ok()?;
+    Some(())
+}
+
+fn bytes(option: &mut u64, value: &str) -> Option<()> {
+    *option = parse_bytes(value)?;
     Some(())
 }
 
@@ -346,9 +362,7 @@ mod tests {
     #[test]
     fn the_cache_can_be_set() {
         let mut options = Options::new();
-        for text in
-            ["cache=1048576", "cache-mode=on", "cache-policy=lru", "hit-threshold=0.25", "cache-rw=2.5"]
-        {
+        for text in ["cache=1mb", "cache-mode=on", "cache-policy=lru", "hit-threshold=0.25", "cache-rw=2.5"] {
             text.parse::<Setting>().unwrap().apply(&mut options).unwrap();
         }
         assert_eq!((options.cache_bytes, options.cache_mode), (1 << 20, CacheMode::On));
@@ -388,7 +402,8 @@ mod tests {
         assert_eq!(parse_durability("process"), Ok(Durability::Process));
         assert_eq!(parse_durability("immediate"), Ok(Durability::Immediate));
         assert_eq!(parse_durability("interval:250"), Ok(Durability::Interval(Duration::from_millis(250))));
-        for wrong in ["", "interval", "interval:0", "interval:x", "sync"] {
+        assert_eq!(parse_durability("interval:2s"), Ok(Durability::Interval(Duration::from_secs(2))));
+        for wrong in ["", "interval", "interval:0", "interval:x", "interval:61m", "sync"] {
             assert!(parse_durability(wrong).is_err(), "{wrong}");
         }
     }
