@@ -90,7 +90,7 @@ impl Looking<'_> {
         if let Some(damaged) = pieces.iter().find(|piece| !piece.is_whole()) {
             return Err(format!("its part at byte {} of the fast tier is damaged", damaged.at));
         }
-        let sections = Sections::of(&pieces, self.log).ok_or("it has what this build does not know")?;
+        let sections = Sections::of(&pieces).ok_or("it has what this build does not know")?;
         info.is_for_unbounded = !sections.keys_known && !sections.dropped.is_empty();
         let is_known = self.fill_in_tables(&sections, info);
         if !self.log.has_exactly(&sections.segments) {

@@ -698,7 +698,11 @@ fn what_was_saved_is_described() {
     let held = db.table("t").unwrap();
     db.close().unwrap();
     let (guard, mut young) = (held.engine().log.pin(), 0);
-    held.shared().levels.each_young_version(&guard, |_, _| Ok(young += 1)).unwrap();
+    let count = |_: &[u8], _| {
+        young += 1;
+        Ok(())
+    };
+    held.shared().levels.each_young_version(&guard, count).unwrap();
     drop(guard);
 
     let info = look(&sim.process_kill());

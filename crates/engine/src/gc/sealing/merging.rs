@@ -292,7 +292,7 @@ impl Engine {
     }
 
     /// What some of these groups have together: of each key the newest entry; where that is gone none, or what says so while there are older groups. `None` where there is no room for it, or nobody wants it any more.
-    fn write_merged_group(
+    pub(super) fn write_merged_group(
         &self,
         run: &SealRun<'_>,
         (groups, which): (&GroupLevels, &MergedGroups),

@@ -8,7 +8,7 @@ use hedgerow_device::Survivors;
 use super::*;
 use crate::backup;
 use crate::gc::sealing::{SealBegun, SealRun};
-use crate::group::Group;
+use crate::group::MergedGroups;
 use crate::levels::Cursor;
 
 const KEYS: u64 = 1_000;
@@ -72,11 +72,11 @@ fn merge_in_steps(table: &Table, meanwhile: impl Fn()) -> Result<()> {
     let (groups, emptied) = (shared.levels.groups(), engine.log.segments_emptied());
     let upto = groups.l0()[0].number;
     let mut leaves = engine.log.leaf_writer(0);
-    let merging: Vec<&Group> = groups.newest_first().map(|group| &**group).collect();
-    let merged = engine.write_merged_group(&run, &merging, &mut leaves)?.unwrap().stamped(run.below);
+    let which = MergedGroups::IntoL1(upto);
+    let merged = engine.write_merged_group(&run, (&groups, &which), &mut leaves)?.unwrap().stamped(run.below);
     meanwhile();
     let is_published = engine.publish_groups(shared, run.id, leaves, |levels| {
-        levels.set_merged(&groups, (upto, emptied), merged, &engine.log)
+        levels.set_merged(&groups, (&which, emptied), merged, &engine.log)
     });
     assert!(is_published);
     meanwhile();
