@@ -10,8 +10,8 @@ use answers::{Got, Versions, compare_schemas, same_table, unexpected};
 pub(crate) use answers::{fields_of, same_row};
 use caller::{Caller, one, rows};
 use hedgerow::{
-    CacheMode, Db, Durability, Error, ErrorKind, Options, Result, Snapshot, Store, StoreTable, Table,
-    TableChanges,
+    CacheMode, Db, Durability, Error, ErrorKind, Options, PersistGranule, Result, Snapshot, Store,
+    StoreTable, Table, TableChanges,
 };
 use hedgerow_device::{CapacityTier, Clock, CrashModel, CrashSim, FastTier, Survivors};
 pub use pairs::PairRunner;
@@ -71,6 +71,8 @@ pub struct Setup {
     pub format: Format,
     /// Default `Process`.
     pub durability: Durability,
+    /// Default `Sync`.
+    pub persist_granule: PersistGranule,
     /// Default 5.
     pub delta_chain_max: u8,
     /// Default 0: no cache. Else rows are cached, whether it pays or not.
@@ -90,6 +92,7 @@ impl Default for Setup {
             tier_bytes: 12 << 20,
             format: Format { segment_bytes: 1 << 20, version: 3 },
             durability: Durability::Process,
+            persist_granule: PersistGranule::Sync,
             delta_chain_max: 5,
             cache_bytes: 0,
             moving: false,
@@ -109,6 +112,7 @@ impl Setup {
     pub fn options(&self) -> Options {
         self.format.with(Options {
             durability: self.durability,
+            persist_granule: self.persist_granule,
             delta_chain_max: self.delta_chain_max,
             cache_bytes: self.cache_bytes,
             cache_mode: if self.cache_bytes > 0 { CacheMode::On } else { CacheMode::Off },

@@ -141,7 +141,9 @@ pub use hedgerow_row::{backend, pairs};
 #[cfg(feature = "derive")]
 pub use hedgerow_row_derive::Row;
 pub use log::WriteFailure;
-pub use options::{CAPACITY_DIRECTORY, CacheMode, CachePolicy, Capacity, Compression, Durability, Options};
+pub use options::{
+    CAPACITY_DIRECTORY, CacheMode, CachePolicy, Capacity, Compression, Durability, Options, PersistGranule,
+};
 
 pub use store::{RowView, Store, StoreBatch, StoreCursor, StoreTable};
 

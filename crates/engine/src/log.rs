@@ -23,6 +23,7 @@ mod segments;
 #[cfg(all(test, shuttle))]
 mod shuttle;
 mod view;
+mod write_back;
 
 use std::ops::Range;
 use std::time::Duration;
@@ -45,6 +46,7 @@ use segment::{
 };
 use segments::Segments;
 pub(crate) use view::{LogGuard, LogView, PlaceState};
+use write_back::WriteBack;
 
 use self::format::END_BYTES;
 use crate::epoch::Epoch;
@@ -84,6 +86,7 @@ pub(crate) struct Log {
     /// The number of the thread that goes on in the first appender when all come into use.
     first_writer: AtomicUsize,
     gc_appender: Mutex<Appender>,
+    write_back: WriteBack,
     next_sequence: CachePadded<AtomicU64>,
     /// Every sequence up to it is published, or given up; somebody waited for that.
     published: AtomicU64,

@@ -28,6 +28,27 @@ pub enum Durability {
     Process,
 }
 
+/// In what pieces writers write the log back, ahead of the syncs that make it durable: the last piece is what a sync has left to do.
+///
+/// It has a meaning in [`Interval`](Durability::Interval) and [`Process`](Durability::Process) mode; in `Immediate` each write is durable by itself, and nothing is left to
+/// be written back. No promise changes: what is durable is what a sync says.
+///
+/// | granule | persistent memory, emulated or not | a file | DRAM |
+/// |---|---|---|---|
+/// | `Sync` | the thread that syncs flushes lines; no writer does | the thread that syncs, or the kernel in its time | nothing |
+/// | `Segment` | whoever begins a segment flushes the one before: the most at once, the least often | whoever begins a segment has the kernel begin to write the one before | nothing |
+/// | `Block(n)` | whoever appends behind a full block flushes it: little at once, often | has the kernel begin to write it: a system call for each | nothing |
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PersistGranule {
+    /// Writers write nothing back. The default.
+    #[default]
+    Sync,
+    /// A segment when it is full.
+    Segment,
+    /// Blocks of so many bytes as they are full, a power of two from 4 KiB to 1 GiB, and what is left of a segment with it. BushStore's is 16 KiB.
+    Block(u64),
+}
+
 /// Whether rows are cached in DRAM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CacheMode {
@@ -130,6 +151,8 @@ impl<P: Into<PathBuf>> From<P> for Capacity {
 pub struct Options {
     /// When a write is safe, and from what. Default `Interval(1 s)`.
     pub durability: Durability,
+    /// In what pieces writers write the log back, ahead of the syncs. Default [`PersistGranule::Sync`]: they do not.
+    pub persist_granule: PersistGranule,
     /// The most bytes the fast tier may take. Default: no limit but the disk's. At least the root and seven segments. When three sixteenths of it are left, or 1.5 GiB,
     /// rows that were not written lately move to sorted tables (see [`Options::capacity`]). With [`Capacity::None`], or once those have all that they
     /// may take, new rows are refused as [`Full`](crate::ErrorKind::Full). Less than the store
@@ -239,6 +262,7 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             durability: Durability::Interval(Duration::from_secs(1)),
+            persist_granule: PersistGranule::Sync,
             fast_tier_bytes_max: u64::MAX,
             segment_bytes: 0,
             format_version: 3,
@@ -316,6 +340,8 @@ macro_rules! setters {
 setters! {
     /// When a write is safe. Default `Interval(1 s)`.
     durability: Durability,
+    /// In what pieces writers write the log back, ahead of the syncs. Default `Sync`: they do not.
+    persist_granule: PersistGranule,
     /// The most bytes that the fast tier may take, at least the root and seven segments; rows beyond it are in sorted tables. Default: what the disk has.
     fast_tier_bytes_max: u64,
     /// Bytes in a segment of a store that is created: a power of two from 256 KiB to 1 GiB, or 0, the default, for as many as suit its size.
@@ -369,6 +395,7 @@ mod tests {
     fn all_options_have_setters() {
         let set = Options::new()
             .durability(Durability::Process)
+            .persist_granule(PersistGranule::Segment)
             .fast_tier_bytes_max(1 << 30)
             .segment_bytes(1 << 20)
             .format_version(2)
@@ -395,6 +422,7 @@ mod tests {
         let Options { groups_max, run_eighths, coupled, .. } = Options::default();
         let expected = Options {
             durability: Durability::Process,
+            persist_granule: PersistGranule::Segment,
             fast_tier_bytes_max: 1 << 30,
             segment_bytes: 1 << 20,
             format_version: 2,

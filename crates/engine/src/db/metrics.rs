@@ -61,6 +61,8 @@ pub struct Metrics {
     pub expired: u64,
     /// Syncs of the medium.
     pub syncs: u64,
+    /// Bytes of the log that writers wrote back ahead of them ([`Options::persist_granule`](crate::Options::persist_granule)).
+    pub bytes_written_back: u64,
     /// Segments collected.
     pub segments_collected: u64,
     /// Segments quarantined because gc met corruption, in them or under a delta in them. They keep their space;
@@ -151,6 +153,7 @@ impl Engine {
             scans: self.counters.sum(Count::Scan),
             expired: self.counters.sum(Count::Expired),
             syncs: self.log.syncs(),
+            bytes_written_back: self.log.bytes_written_back(),
             segments_collected,
             segments_quarantined: self.log.segments_quarantined(),
             bytes_collected,

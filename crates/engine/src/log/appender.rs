@@ -11,6 +11,7 @@ use std::ops::{Deref, DerefMut, Range};
 use super::Log;
 use super::format::{self, END_BYTES, RecordKind, RecordRef, RecordSpec, Seed};
 use super::segment::{Deltas, SEGMENT_HEADER_BYTES, SegmentKind};
+use super::write_back::WrittenBack;
 use crate::invariants;
 use crate::space::{Claim, NoRoom};
 use crate::sync::MutexGuard;
@@ -89,6 +90,7 @@ struct Open {
     cursor: Cell<u64>,
     max_sequence: Cell<u64>,
     deltas: Cell<Deltas>,
+    written_back: WrittenBack,
 }
 
 impl Open {
@@ -254,6 +256,12 @@ impl Appender {
         claim: Claim,
         other_claim: impl FnOnce(NoSpace) -> std::result::Result<Claim, NoSpace>,
     ) -> std::result::Result<Reservation<'a>, NoSpace> {
+        // Whoever appends next writes a full block back: its own writer has published by then, and holds no leaf.
+        if let Some(open) = &mut self.open[kind as usize]
+            && open.written_back.lacks_block(open.cursor.get())
+        {
+            open.written_back.write_blocks(log, open.cursor.get());
+        }
         // That a sync or an edit failed is found at once, not when the segment is full: nobody would sync what is written after it.
         let is_refused = || log.tier.has_failed() || log.is_halted.load(Ordering::Relaxed);
         let fits = |open: &Open| open.limit - open.cursor.get() >= bytes as u64 && !is_refused();
@@ -281,6 +289,9 @@ impl Appender {
             Ok(extent) => extent,
             Err(no_space) => log.open_segment(extents, kind, other_claim(no_space)?)?,
         };
+        if let Some(full) = &mut self.open[kind as usize] {
+            full.written_back.write_rest(log, full.cursor.get());
+        }
         self.seal(log, kind);
         let start = log.extent_offset(extent);
         self.open[kind as usize] = Some(Open {
@@ -291,6 +302,7 @@ impl Appender {
             cursor: Cell::new(start + SEGMENT_HEADER_BYTES),
             max_sequence: Cell::new(0),
             deltas: Cell::default(),
+            written_back: WrittenBack::new(log, start + SEGMENT_HEADER_BYTES),
         });
         Ok(())
     }

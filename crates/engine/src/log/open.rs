@@ -16,6 +16,7 @@ use super::segment::{
     Decoded, Extents, HEADER_COPY_BYTES, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, SegmentState,
 };
 use super::segments::Segments;
+use super::write_back::WriteBack;
 use super::{APPENDERS_MAX, Checkpoint, Commit, Log, OpenState, Root, SegmentEnd, header_of};
 use crate::epoch::Epoch;
 use crate::manifest::root::{
@@ -164,6 +165,7 @@ impl Log {
             first_writer: AtomicUsize::new(0),
             appenders: (0..appenders).map(|_| CachePadded(Mutex::new(Appender::default()))).collect(),
             gc_appender: Mutex::new(Appender::default()),
+            write_back: WriteBack::new(options)?,
             next_sequence: CachePadded(AtomicU64::new(root.watermark + 1)),
             published: AtomicU64::new(0),
             durable_sequence: AtomicU64::new(root.watermark),

@@ -4,7 +4,10 @@ use std::collections::HashSet;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use hedgerow::{Change, Db, Durability, ErrorKind, Expiry, Options, OwnedValue, Schema, Table, Type, Value};
+use hedgerow::{
+    Change, Db, Durability, ErrorKind, Expiry, Options, OwnedValue, PersistGranule, Schema, Table, Type,
+    Value,
+};
 use hedgerow_device::{CrashModel, CrashSim, CrashWalk, FastTier, Random, Survivors};
 use hedgerow_sim::{FORMATS, Format, Lie, Op, Setup, Sweep, SweepCounts, Taste, is_soaking};
 
@@ -159,6 +162,22 @@ fn page_cache_with_persists_now_and_then() {
 fn persistent_memory_with_persists_now_and_then() {
     let counts = sweep(CrashModel::CacheLines, Durability::Process, 2_000, 4, 50);
     assert!(counts.lost > 0, "no crash lost anything that was not durable: the medium loses nothing");
+}
+
+/// Writers write back what they filled: nothing rests on it, and it takes nothing away.
+#[test]
+fn written_back_ahead_of_the_syncs() {
+    for (model, granule, moving) in [
+        (CrashModel::CacheLines, PersistGranule::Block(4 << 10), false),
+        (CrashModel::CacheLines, PersistGranule::Block(16 << 10), true),
+        (CrashModel::CacheLines, PersistGranule::Segment, false),
+        (CrashModel::Pages, PersistGranule::Block(16 << 10), true),
+    ] {
+        let taste = if moving { Taste { keys: 400, value_bytes_max: 2_000, ..taste() } } else { in_place() };
+        let setup = setup_of(model, Durability::Process);
+        let counts = sweep_of(&taste, Setup { persist_granule: granule, moving, ..setup }, 1_200, 3, 60);
+        assert!(counts.lost > 0, "{granule:?}: no crash lost anything that was not durable");
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The store against its model: random operations, every answer compared, with small segments and a small tier, so that
 //! collection, rewriting of chains and a full store all happen.
 
-use hedgerow::Durability;
+use hedgerow::{Durability, PersistGranule};
 use hedgerow_device::CrashModel;
 use hedgerow_sim::{Merged, Op, Runner, Setup, Source, Taste, generate, rounds};
 
@@ -28,6 +28,8 @@ fn setup_of(seed: u64) -> Setup {
         model: if seed.is_multiple_of(2) { CrashModel::Pages } else { CrashModel::CacheLines },
         tier_bytes: [12, 16, 24, 64][(seed / 2 % 4) as usize] << 20,
         durability: if seed.is_multiple_of(5) { Durability::Immediate } else { Durability::Process },
+        persist_granule: [PersistGranule::Sync, PersistGranule::Segment, PersistGranule::Block(16 << 10)]
+            [(seed / 4 % 3) as usize],
         delta_chain_max: [5, 1, 7, 2][(seed / 8 % 4) as usize],
         // None, one that always overflows, one that does not.
         cache_bytes: [0, 1, 1, 16][(seed % 4) as usize] << 20,

@@ -9,6 +9,7 @@ mod bound;
 mod course;
 mod drawing;
 mod fill;
+mod granule;
 mod growth;
 mod key_scans;
 mod mixture;
@@ -35,6 +36,7 @@ const SUITE: PaperSuite = PaperSuite {
     experiments: &[
         fill::EXPERIMENT,
         tail::EXPERIMENT,
+        granule::EXPERIMENT,
         course::EXPERIMENT,
         ycsb::EXPERIMENT,
         threads::EXPERIMENT,

@@ -95,7 +95,7 @@ fn table(finding: &Finding, settings: String) -> FigureTable {
 }
 
 /// From the median to the longest, as in [`HEAD`].
-fn percentiles(report: &PhaseReport) -> [f64; 7] {
+pub(super) fn percentiles(report: &PhaseReport) -> [f64; 7] {
     let r = report;
     [r.p50_us, r.p90_us, r.p95_us, r.p99_us, r.p999_us, r.p9999_us, r.max_us]
 }

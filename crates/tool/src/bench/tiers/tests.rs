@@ -61,7 +61,7 @@ fn all_experiments_run_and_are_told() {
     args.paper.capacity = Some(directory.join("capacity"));
     let (document, page) = report_of(args, &directory);
     let charts = check_results(&document, &page, SUITE.experiments.len());
-    assert_eq!(charts, 2 + 3 + 6 + 1 + 1 + 1 + 3 + 1 + 1 + 3);
+    assert_eq!(charts, 2 + 3 + 2 + 6 + 1 + 1 + 1 + 3 + 1 + 1 + 3);
 
     // What was loaded went through the log, which is counted by the segment, and of a bounded tier some of it below.
     let load = phases(&document).find(|phase| phase["variant"] == "20 %, 4 KiB").unwrap();
@@ -100,6 +100,9 @@ fn all_experiments_run_and_are_told() {
     let tail = result(&document, "tail")["tables"][0]["rows"].as_array().unwrap();
     assert_eq!(tail.len(), 2 * 3 + 7, "three operations on two stores, and the paper's seven stores");
     assert!(tail.iter().all(|row| row.as_array().unwrap().len() == 9));
+    let granules = result(&document, "granule");
+    assert_eq!(granules["tables"][0]["rows"].as_array().unwrap().len(), 2 * 2 * 3);
+    assert_eq!(granules["factors"].as_array().unwrap().len(), 2 * 2 * 5);
     check_ablation(result(&document, "ablation"));
     assert!(page.contains("class=\"spread\""));
 }
