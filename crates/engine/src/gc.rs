@@ -267,6 +267,14 @@ impl Engine {
 
     /// A move, if there is little room and collecting alone does not make it, or the store is at rest; returns how many victims it queued.
     fn move_if_wanted(&self) -> Result<usize> {
+        let now_ns = self.clock.monotonic_ns();
+        if self.puts_off_moves() {
+            if self.is_short_of_room() {
+                self.io_budget.put_off(now_ns);
+            }
+            return Ok(0);
+        }
+        self.io_budget.go_on(now_ns);
         let lacks_room = self.missing_landing() > 0;
         // However much is obsolete in the log: its segments are collected after the move.
         if self.is_index_short() || self.wants_move() && !(lacks_room && self.is_better_collected()) {

@@ -254,6 +254,11 @@ pub struct Options {
     /// it, 256 MiB at most, is kept for merging them, and not for rows that move or are loaded. Where they take more already when the store is opened, nothing but deletes and
     /// merges is written there until they do not; for these they may take 256 MiB besides, twice what they have at most. Default: no limit but the disk's, of which rows that move leave 256 MiB.
     pub capacity_bytes_max: u64,
+    /// How many bytes a second moves of rows and merges of sorted tables may write to these, and merges read of them, in the background: at least 64 KiB. Default: none, as many as there
+    /// are. It bounds work that can wait. Where a quarter of the room is missing that a move is to find, or what is to be merged holds writers or lacks room, that goes on in spite of it, rather than
+    /// that writers wait ([`QueueMetrics::io_bytes_beyond`](crate::QueueMetrics)); a move takes a segment at least. Loads, backups, openings and reads
+    /// take nothing of it; [`Db::collect`](crate::Db::collect) merges without waiting for it, and leaves moves out while it is spent.
+    pub io_bytes_per_s: Option<u64>,
     /// How sorted tables that are written are compressed; those that there are stay as they are. Default LZ4, where that saves space.
     pub compression: Compression,
 }
@@ -292,6 +297,7 @@ impl Default for Options {
             recovery_threads: std::thread::available_parallelism().map_or(2, |n| n.get()).min(8),
             capacity: Capacity::Beside,
             capacity_bytes_max: u64::MAX,
+            io_bytes_per_s: None,
             compression: Compression::Lz4,
         }
     }
@@ -382,6 +388,8 @@ setters! {
     recovery_threads: usize,
     /// The most bytes that sorted tables may take. Default: what the disk has.
     capacity_bytes_max: u64,
+    /// Bytes a second that moves and merges of sorted tables may take in the background. Default: no bound.
+    io_bytes_per_s: Option<u64>,
     /// How sorted tables are compressed. Default LZ4.
     compression: Compression,
 }
@@ -417,6 +425,7 @@ mod tests {
             .recovery_threads(99)
             .capacity("/mnt/large")
             .capacity_bytes_max(1 << 40)
+            .io_bytes_per_s(Some(50 << 20))
             .compression(Compression::None);
         let Options { swim, line_flush, early_stop, schema_layout, cache_rw, .. } = Options::default();
         let Options { groups_max, run_eighths, coupled, .. } = Options::default();
@@ -452,6 +461,7 @@ mod tests {
             recovery_threads: 99,
             capacity: Capacity::At("/mnt/large".into()),
             capacity_bytes_max: 1 << 40,
+            io_bytes_per_s: Some(50 << 20),
             compression: Compression::None,
         };
         assert_eq!(set, expected);

@@ -6,6 +6,7 @@
 
 pub(crate) mod controller;
 pub(crate) mod gc_state;
+pub(crate) mod io_budget;
 pub(crate) mod merge_queue;
 pub(crate) mod reorder_queue;
 pub(crate) mod throttle;

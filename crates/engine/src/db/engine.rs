@@ -21,6 +21,7 @@ use crate::runs::{CapacityPlace, Runs, RunsSettings};
 use crate::scheduler::Scheduler;
 use crate::scheduler::controller::FixedKnobs;
 use crate::scheduler::gc_state::GcState;
+use crate::scheduler::io_budget::IoBudget;
 use crate::scheduler::merge_queue::MergeQueue;
 use crate::scheduler::reorder_queue::ReorderQueue;
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -45,6 +46,7 @@ pub(crate) struct Engine {
     pub(crate) snapshots: Snapshots,
     pub(crate) backups: BackupPins,
     pub(crate) gc: GcState,
+    pub(crate) io_budget: IoBudget,
     pub(crate) merge_queue: MergeQueue,
     pub(crate) reorder_queue: ReorderQueue,
     pub(crate) cache: Cache,
@@ -135,6 +137,7 @@ impl Engine {
         let reorder_queue = ReorderQueue::new(options.merge && options.reorder);
         let flush_is_cheap = log.tier().flush_is_cheap();
         let gc = GcState::with(FixedKnobs::new(options.run_eighths, options.groups_max)?);
+        let io_budget = IoBudget::new(options.io_bytes_per_s)?;
         Ok(Engine {
             log,
             epoch,
@@ -150,6 +153,7 @@ impl Engine {
             snapshots: Snapshots::default(),
             backups: BackupPins::default(),
             gc,
+            io_budget,
             merge_queue,
             reorder_queue,
             cache,

@@ -118,6 +118,8 @@ impl Engine {
             scheduler: &self.scheduler,
             gc: &self.gc,
             brings: None,
+            budget: &self.io_budget,
+            may_wait: None,
             brought_ns: Cell::new(self.clock.monotonic_ns()),
             since_ns: Cell::new(self.clock.monotonic_ns()),
         }
@@ -139,7 +141,10 @@ impl Engine {
                 self.bring_what_is_read();
             }
         };
-        let tables = TablesForMerge { brings: Some(&bring), ..self.tables_for_merge() };
+        // One thread for all waits between slices only.
+        let may_wait = || !self.options.coupled && !self.merges_hold_writers() && !self.runs.is_tight();
+        let tables =
+            TablesForMerge { brings: Some(&bring), may_wait: Some(&may_wait), ..self.tables_for_merge() };
         Ok(self.merge_some(begun, &tables, quiet >= QUIET)? | has_brought)
     }
 
@@ -239,8 +244,8 @@ impl Engine {
             drop(self.seal_if_wanted());
             drop(self.merge_groups_where_wanted());
             if self.runs.has_place() && self.clock.monotonic_ns() >= due_ns {
-                let pause = rounds.next(self);
-                due_ns = self.clock.monotonic_ns() + pause.as_nanos() as u64;
+                let (pause, now_ns) = (rounds.next(self), self.clock.monotonic_ns());
+                due_ns = now_ns + self.io_budget.owed_ns(now_ns).max(pause.as_nanos() as u64);
             }
         }
     }

@@ -164,7 +164,7 @@ impl Engine {
                 &self.gc,
                 (self.clock.monotonic_ns(), bytes_to_move),
             ),
-            queues: QueueMetrics::of(&self.gc.controller, self.groups_owed(), move_bytes),
+            queues: QueueMetrics::of((&self.gc.controller, &self.io_budget), self.groups_owed(), move_bytes),
             write_throttle_ns_per_kib,
             write_throttle_ns,
             oldest_snapshot_age_ms: oldest_snapshot

@@ -22,6 +22,7 @@
 //! **The generation** does not rise, for no answer changes; whoever walks runs looks whether they are the same.
 
 pub(crate) mod look;
+mod merge_store;
 mod policy;
 
 use std::cmp::Ordering;
@@ -34,6 +35,8 @@ use hedgerow_row::schema::merge::MergePlan;
 use hedgerow_row::schema::table::TableSchema;
 use smallvec::SmallVec;
 
+use self::merge_store::Looks;
+pub(crate) use self::merge_store::MergeStore;
 pub(crate) use self::policy::MergeLimits;
 use self::policy::{Choice, RangeWeight, RunWeight, WrittenAnew, backlog, choose, room_making};
 use super::cursor::{KeySpan, RunWalk, successor};
@@ -54,33 +57,10 @@ const HANDED_DOWN_ONE_IN: u64 = 4;
 const HANDED_DOWN_MAX: usize = 64;
 /// A tombstone takes so many bytes, about.
 const TOMBSTONE_BYTES: u64 = 96;
-/// So many keys are merged between two looks at whether others are to go first, or the store is being closed.
-const KEYS_BETWEEN_LOOKS: u32 = 256;
 
 /// What is read here is read once.
 fn blocks() -> WalkBlocks<'static> {
     WalkBlocks::Disk { keeps: false }
-}
-
-/// What a merge asks of the store whose runs they are.
-pub(crate) trait MergeStore {
-    /// How rows of the table of this number are written now; `None` if it is gone.
-    fn schema(&self, table: u32) -> Option<Arc<TableSchema>>;
-
-    /// The time, in ms since 1970.
-    fn now_ms(&self) -> u64;
-
-    /// The sequence as of which the oldest live snapshot reads.
-    fn oldest_snapshot(&self) -> Option<u64>;
-
-    /// Makes durable which tables there are, and their schemas.
-    ///
-    /// # Errors
-    /// What the log refuses.
-    fn persist_tables(&self) -> Result<()>;
-
-    /// Waits where others need what a merge uses more than it does, now and then asked. False if the store is being closed: a slice is abandoned then.
-    fn goes_on(&self) -> bool;
 }
 
 /// What is to be merged.
@@ -823,6 +803,7 @@ impl Runs {
             table: None,
             has_dropped_expired: false,
         };
+        let mut looks = Looks::default();
         for n in 1u32.. {
             let versions = walk.next_key()?;
             let Some(newest) = versions.first() else { break };
@@ -838,10 +819,11 @@ impl Runs {
                 slice.keys[1] = key_of(newest);
                 break;
             }
-            if n.is_multiple_of(KEYS_BETWEEN_LOOKS) && !store.goes_on() {
+            if !looks.go_on(store, (n, walk.read_bytes + out.run.bytes())) {
                 return Ok(None);
             }
         }
+        looks.end(store, walk.read_bytes + out.run.bytes());
         let trimmed = slice.trimmed()?;
         let MergeWalk { read, read_bytes, .. } = walk;
         let taken = |((number, table), [rows, deltas]): ((u64, u32), [u64; 2])| TakenRecords {

@@ -338,3 +338,32 @@ fn both_tiers_full_is_said_and_what_becomes_room_is_used() {
         has_all(&table, row + 20_000);
     }
 }
+
+/// A budget at which a file takes seconds: nobody is refused or waits for it for ever, and a store is closed while merges wait.
+#[test]
+fn a_tiny_budget_of_background_io_holds_up_nobody() {
+    let medium = Medium::simulated(CrashModel::Pages);
+    let Medium::Simulated(sim) = &medium else { unreachable!("it is simulated") };
+    let options = Options {
+        io_bytes_per_s: Some(64 << 10),
+        compression: Compression::None,
+        ..options(Durability::Process)
+    };
+    let tiers = (FastTier::simulated(sim), CapacityTier::simulated(sim));
+    let db = Db::open_at(tiers, options, Clock::system()).unwrap();
+    let table = db.create_table("t", Schema::new().field("text", Type::Bytes)).unwrap();
+    let rows = 4 * FAST_BYTES / 1_000;
+    let put = |n: u64| table.put(&(n % (rows / 2)), &row! { text: [n as u8; 1_000].as_slice() });
+    (0..rows).for_each(|n| put(n).unwrap_or_else(|error| panic!("row {n}: {error}")));
+    let queues = db.metrics().queues;
+    assert!(queues.io_bytes_beyond > FAST_BYTES && queues.io_waited_ns > 0, "{queues:?}");
+    drop(table);
+    db.close().unwrap();
+    let db = medium.open(Durability::Process);
+    let table = db.table("t").unwrap();
+    assert_eq!(table.len(), rows / 2);
+    for n in (0..rows / 2).step_by(97) {
+        let row = table.get(&n).unwrap().unwrap();
+        assert_eq!(row.get_as::<&[u8]>("text").unwrap(), [(n + rows / 2) as u8; 1_000]);
+    }
+}

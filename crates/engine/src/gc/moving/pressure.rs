@@ -19,6 +19,8 @@ pub(super) const LONG_SNAPSHOT_MS: u64 = 1_000;
 /// Merges make way for moves while so much of the room for writers is missing, and use so much of their time even then.
 const MERGES_MAKE_WAY_FROM: f64 = 0.25;
 const MERGE_SHARE_MIN: f64 = 0.125;
+/// Moves go on in spite of the budget of background I/O while so much of the room is missing that they are to find.
+const URGENT_FROM: f64 = 0.25;
 /// Writers are held for what is to be merged from this backlog on, and as if no room were left from that on.
 const BACKLOG_HELD: [f64; 2] = [2.0, 4.0];
 
@@ -40,6 +42,7 @@ impl Engine {
         let (all, extent_bytes) = (self.log.space().room().1, self.log.extent_bytes());
         let outlasted = outlasted_bytes(self.room().available, extent_bytes);
         let most = self.move_bytes_now().min(outlasted.max(move_bytes(all, 1, extent_bytes)));
+        let most = most.min(self.bytes_in_budget());
         (most >> self.gc.move_halvings()).min(room).max(extent_bytes)
     }
 
@@ -63,7 +66,32 @@ impl Engine {
 
     /// Whether rows are to leave the log: there is little room in it, or in the index.
     pub(crate) fn wants_move(&self) -> bool {
+        self.is_short_of_room() && !self.puts_off_moves()
+    }
+
+    /// Whether they were if there were no budget of background I/O.
+    pub(in crate::gc) fn is_short_of_room(&self) -> bool {
         self.can_move() && (self.missing_landing() > 0 || self.index_pressure() > 0.0)
+    }
+
+    /// Whether moves wait until what was taken of the budget is paid. Not where writers would be held for it.
+    pub(in crate::gc) fn puts_off_moves(&self) -> bool {
+        self.io_budget.owed_ns(self.clock.monotonic_ns()) > 0 && !self.is_move_urgent()
+    }
+
+    /// Whether so much room is missing that writers are held to what moves make of it.
+    pub(super) fn is_move_urgent(&self) -> bool {
+        let landing = u64::from(self.landing_extents()) * self.log.extent_bytes();
+        let of_tier = self.missing_landing() as f64 / landing as f64;
+        of_tier >= URGENT_FROM || self.index_pressure() >= URGENT_FROM || self.gc.is_index_refused()
+    }
+
+    /// Bytes of live records that the budget has room for in a second, if a move has to keep to it: the next one waits until they are paid.
+    fn bytes_in_budget(&self) -> u64 {
+        match self.io_budget.bytes_per_s() {
+            Some(bytes) if !self.is_move_urgent() => bytes,
+            _ => u64::MAX,
+        }
     }
 
     /// Whether moves make room: the last one did, or there was none yet, and nothing holds up for long what they emptied.

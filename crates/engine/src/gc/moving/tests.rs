@@ -835,6 +835,7 @@ fn files_of_a_table_that_goes_while_its_rows_move_go_with_it() {
     }
 }
 
+mod budget;
 mod full_index;
 mod full_tiers;
 
