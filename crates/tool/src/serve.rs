@@ -25,6 +25,7 @@ pub mod dispatch;
 pub mod event_loop;
 pub mod failure;
 pub mod glob;
+pub mod io_args;
 pub mod keyspace;
 pub mod limits;
 pub mod number;
@@ -43,6 +44,7 @@ pub mod waiter;
 pub mod worker;
 
 use event_loop::{EventLoop, Stopper};
+use io_args::IoArgs;
 use keyspace::Keyspace;
 use server::Server;
 use settings::{Settings, parse_bytes, parse_duration};
@@ -99,6 +101,8 @@ pub struct Args {
     /// How sorted tables that are written are compressed: `lz4`, where that saves space, or `none`.
     #[arg(long, value_parser = compression, default_value = "lz4")]
     pub compression: Compression,
+    #[command(flatten)]
+    io: IoArgs,
     /// Serve reads only: the store is opened beside others who only read it, nothing of it changes, and writes are refused.
     #[arg(long, conflicts_with_all = ["durability", "fast_bytes_max", "index_bytes_max", "capacity_bytes_max", "backup_dir"])]
     pub read_only: bool,
@@ -248,6 +252,9 @@ pub fn prepare_over(args: &Args, clock: Clock, backend: Arc<dyn Backend>) -> Res
     if args.capacity.is_given() || args.capacity_bytes_max.is_some() {
         return Err("--capacity and --capacity-bytes-max are for a tiered store".into());
     }
+    if args.io.is_given() {
+        return Err("--persist-granule and --io-bytes-per-s are for a tiered store".into());
+    }
     let sockets = bind(args)?;
     let clock = Clock::cached(clock);
     let name = backend.capabilities().name;
@@ -268,7 +275,7 @@ pub fn prepare_with(
     let started = Instant::now();
     let mut options = Options { wait_for_space: false, read_only: args.read_only, ..Options::new() };
     options = options.durability(durability).compression(args.compression);
-    options = options.capacity(args.capacity.place());
+    options = args.io.apply(options.capacity(args.capacity.place()));
     if let Some(bytes) = args.capacity_bytes_max {
         options = options.capacity_bytes_max(bytes);
     }
@@ -300,6 +307,8 @@ pub fn prepare_with(
         capacity,
         capacity_bytes_max: args.capacity_bytes_max.unwrap_or(0),
         compression: compression_text(args.compression),
+        persist_granule: args.io.granule_text(),
+        io_bytes_per_s: args.io.io_bytes_per_s.unwrap_or(0),
         backup_dir: args.backup_dir.clone(),
         ..settings(args, &sockets)
     };

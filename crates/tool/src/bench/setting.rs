@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use hedgerow::{CacheMode, CachePolicy, Capacity, Compression, Durability, Options};
+use hedgerow::{CacheMode, CachePolicy, Capacity, Compression, Durability, Options, PersistGranule};
 
 use crate::serve::settings::{parse_bytes, parse_duration};
 
@@ -72,7 +72,7 @@ struct SettingKind {
     set: fn(&mut Options, &str) -> Option<()>,
 }
 
-const KNOWN: [SettingKind; 23] = [
+const KNOWN: [SettingKind; 25] = [
     SettingKind {
         name: "merge",
         values: "on|off",
@@ -102,6 +102,15 @@ const KNOWN: [SettingKind; 23] = [
         values: "on|off",
         what: "keys that leave memory for the fast tier where the index is short of room",
         set: |options, value| switch(&mut options.seal, value),
+    },
+    SettingKind {
+        name: "persist_granule",
+        values: "sync|segment|a power of two from 4096",
+        what: "in what pieces writers write the log back ahead of the syncs: in none, by the segment, or so many bytes",
+        set: |options, value| {
+            options.persist_granule = parse_granule(value)?;
+            Some(())
+        },
     },
     SettingKind {
         name: "groups_max",
@@ -184,6 +193,15 @@ const KNOWN: [SettingKind; 23] = [
         },
     },
     SettingKind {
+        name: "io_bytes_per_s",
+        values: "none|bytes from 65536",
+        what: "how many bytes a second moves and merges may take of sorted tables' disk where no writer waits for it",
+        set: |options, value| {
+            options.io_bytes_per_s = if value == "none" { None } else { Some(value.parse().ok()?) };
+            Some(())
+        },
+    },
+    SettingKind {
         name: "compression",
         values: "none|lz4",
         what: "how sorted tables are compressed",
@@ -236,6 +254,15 @@ const KNOWN: [SettingKind; 23] = [
         },
     },
 ];
+
+/// Reads a persist granule as the command line writes it.
+pub fn parse_granule(text: &str) -> Option<PersistGranule> {
+    match text {
+        "sync" => Some(PersistGranule::Sync),
+        "segment" => Some(PersistGranule::Segment),
+        bytes => bytes.parse().ok().map(PersistGranule::Block),
+    }
+}
 
 fn switch(option: &mut bool, value: &str) -> Option<()> {
     *option = match value {
@@ -357,6 +384,30 @@ mod tests {
         "groups_max=auto".parse::<Setting>().unwrap().apply(&mut options).unwrap();
         assert_eq!(options.groups_max, None);
         assert!("groups_max=many".parse::<Setting>().is_err());
+    }
+
+    #[test]
+    fn the_persist_granule_can_be_set() {
+        for (text, granule) in [
+            ("persist_granule=16384", PersistGranule::Block(16 << 10)),
+            ("persist_granule=segment", PersistGranule::Segment),
+            ("persist_granule=sync", PersistGranule::Sync),
+        ] {
+            let mut options = Options::new().persist_granule(PersistGranule::Block(4 << 10));
+            text.parse::<Setting>().unwrap().apply(&mut options).unwrap();
+            assert_eq!(options.persist_granule, granule);
+        }
+        assert!("persist_granule=some".parse::<Setting>().unwrap_err().contains("sync|segment"));
+    }
+
+    #[test]
+    fn the_budget_of_background_io_can_be_set() {
+        let mut options = Options::new();
+        for (text, rate) in [("io_bytes_per_s=1048576", Some(1 << 20)), ("io_bytes_per_s=none", None)] {
+            text.parse::<Setting>().unwrap().apply(&mut options).unwrap();
+            assert_eq!(options.io_bytes_per_s, rate);
+        }
+        assert!("io_bytes_per_s=little".parse::<Setting>().unwrap_err().contains("none|bytes"));
     }
 
     #[test]

@@ -60,6 +60,10 @@ pub struct Settings {
     pub capacity_bytes_max: u64,
     /// How they are compressed, as the command line says it.
     pub compression: &'static str,
+    /// In what pieces writers write the log back; empty if nobody does.
+    pub persist_granule: String,
+    /// Bytes a second that background work may take of the disk of sorted tables; 0 means no limit.
+    pub io_bytes_per_s: u64,
     /// Where clients may have backups made, if they may.
     pub backup_dir: Option<std::path::PathBuf>,
 }
@@ -90,6 +94,8 @@ impl Default for Settings {
             capacity: String::new(),
             capacity_bytes_max: 0,
             compression: "",
+            persist_granule: String::new(),
+            io_bytes_per_s: 0,
             backup_dir: None,
         }
     }
@@ -113,11 +119,13 @@ pub const PARAMETERS: &[&str] = &[
     "hash-max-ziplist-entries",
     "hash-max-ziplist-value",
     "index-bytes-max",
+    "io-bytes-per-s",
     "latency-monitor-threshold",
     "maxclients",
     "maxmemory",
     "maxmemory-clients",
     "maxmemory-policy",
+    "persist-granule",
     "port",
     "protected-mode",
     "proto-max-bulk-len",
@@ -163,11 +171,13 @@ impl Settings {
             "hash-max-listpack-entries" | "hash-max-ziplist-entries" => self.listpack_entries.to_string(),
             "hash-max-listpack-value" | "hash-max-ziplist-value" => self.listpack_value.to_string(),
             "index-bytes-max" => self.index_bytes_max.to_string(),
+            "io-bytes-per-s" => self.io_bytes_per_s.to_string(),
             "latency-monitor-threshold" => self.latency_ms.to_string(),
             "maxclients" => self.clients_max.to_string(),
             "maxmemory" => self.fast_bytes_max.to_string(),
             "maxmemory-clients" => self.client_bytes_max.to_string(),
             "maxmemory-policy" => "noeviction".into(),
+            "persist-granule" => self.persist_granule.clone(),
             "port" => self.port.to_string(),
             "proto-max-bulk-len" => limits::ARGUMENT_BYTES_MAX.to_string(),
             "protected-mode" => yes(self.protected),

@@ -208,9 +208,14 @@ fn what_is_below_is_told() {
 
 #[test]
 fn how_sorted_tables_are_kept_is_told() {
-    let server = Server::start(&["--capacity-bytes-max", "1gb", "--compression", "none"]);
+    let mut options = vec!["--capacity-bytes-max", "1gb", "--compression", "none"];
+    options.extend(["--io-bytes-per-s", "50mb", "--persist-granule", "16kb"]);
+    let server = Server::start(&options);
     let mut client = server.client();
+    assert_eq!(info(&mut client, "")["background_io_bytes_per_s"], (50 << 20).to_string());
     client.script(&[
+        ("CONFIG GET io-bytes-per-s", "[\"io-bytes-per-s\", \"52428800\"]"),
+        ("CONFIG GET persist-granule", "[\"persist-granule\", \"16384\"]"),
         ("CONFIG GET capacity-bytes-max", "[\"capacity-bytes-max\", \"1073741824\"]"),
         ("CONFIG GET compression", "[\"compression\", \"none\"]"),
     ]);

@@ -284,6 +284,7 @@ fn of_fast_tier(metrics: &Metrics) -> Vec<(&'static str, u64)> {
         ("deletes", metrics.deletes),
         ("scans", metrics.scans),
         ("syncs", metrics.syncs),
+        ("bytes_written_back", metrics.bytes_written_back),
         ("segments_collected", metrics.segments_collected),
         ("segments_quarantined", metrics.segments_quarantined),
         ("bytes_collected", metrics.bytes_collected),
@@ -334,6 +335,10 @@ fn of_queues(metrics: &Metrics) -> Vec<(&'static str, u64)> {
         ("move_bytes", queues.move_bytes),
         ("runs_max", queues.runs_max),
         ("knob_turns", queues.knob_turns),
+        ("background_io_bytes_per_s", queues.io_bytes_per_s),
+        ("background_io_bytes", queues.io_bytes),
+        ("background_io_bytes_beyond", queues.io_bytes_beyond),
+        ("background_io_waited_ns", queues.io_waited_ns),
     ]
 }
 
