@@ -792,6 +792,10 @@ impl Runs {
         slice: &mut Slice<'_>,
         store: &S,
     ) -> Result<Option<WrittenSlice>, SliceFailure> {
+        // What the slice before took last is paid before this one takes anything.
+        if !store.goes_on() {
+            return Ok(None);
+        }
         let mut walk = MergeWalk::begin(slice)?;
         let (run, older) =
             (RunWriter::of_merge(self, log, slice.ranges().map(|range| &range.sst)), slice.older());

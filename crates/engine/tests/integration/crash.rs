@@ -175,7 +175,7 @@ fn written_back_ahead_of_the_syncs() {
     ] {
         let taste = if moving { Taste { keys: 400, value_bytes_max: 2_000, ..taste() } } else { in_place() };
         let setup = setup_of(model, Durability::Process);
-        let counts = sweep_of(&taste, Setup { persist_granule: granule, moving, ..setup }, 1_200, 3, 60);
+        let counts = sweep_of(&taste, Setup { persist_granule: granule, moving, ..setup }, 1_200, 2, 200);
         assert!(counts.lost > 0, "{granule:?}: no crash lost anything that was not durable");
     }
 }
