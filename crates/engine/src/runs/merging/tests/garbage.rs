@@ -465,7 +465,8 @@ fn a_look_tells_what_is_merged_next() {
     assert_eq!(quiet, Some(busy.clone()));
     assert!(numbers.starts_with(&busy.job.runs) && busy.job.runs.len() > 1 && busy.job.upto.is_some());
     let all = bytes_in(&db.engine().runs.current());
-    assert!(busy.bytes > all / 3 && busy.bytes <= all, "{} of {all}", busy.bytes);
+    // One range of keys at a time.
+    assert!(busy.bytes > all / 10 && busy.bytes <= all, "{} of {all}", busy.bytes);
     let after: Vec<u64> = db.engine().runs.current().runs().iter().map(|run| run.number).collect();
     assert_eq!(after, numbers);
 }
