@@ -150,11 +150,7 @@ impl LevelsView {
         let shares = FastTierShares::of(self);
         let strip = Strip::new(0, "groups");
         if groups(&self.saved).next().is_none() {
-            let why = if self.saved.refused.is_some() {
-                "none that count; where the index has a bound, keys are sealed anew"
-            } else {
-                "none"
-            };
+            let why = if self.saved.refused.is_some() { "none that count" } else { "none" };
             return strip.bar(Some(Vec::new())).text(why);
         }
         let of_all =
