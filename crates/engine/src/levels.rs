@@ -26,7 +26,7 @@ use crate::log::{Log, LogGuard};
 use crate::sync::Arc;
 use crate::{Error, ErrorKind, Result};
 
-pub(crate) use builder::{LEAF_BYTES_MIN, LEAF_BYTES_OF_KEY, LevelsBuilder, SealAtOpening, is_worth_leaves};
+pub(crate) use builder::{LEAF_BYTES_OF_KEY, LevelsBuilder, SealAtOpening, is_worth_leaves, leaf_bytes_min};
 use sealed::{Groups, Sealed, SealedLook, is_unknown, look_into};
 pub(crate) use sealed::{NOTHING, is_sealable};
 

@@ -20,7 +20,14 @@ const OPENING_SEALS_FROM: u64 = 3;
 pub(crate) const LEAF_BYTES_OF_KEY: u64 = 24;
 
 /// A table with fewer bytes of leaves keeps its keys in memory: a group takes about as much there as they do.
-pub(crate) const LEAF_BYTES_MIN: u64 = 4 << 10;
+const LEAF_BYTES_MIN: u64 = 4 << 10;
+/// Or with less than this share of the index, where that is small.
+const LEAF_BYTES_SHARE: u64 = 32;
+
+/// A table with fewer bytes of leaves keeps its keys in memory.
+pub(crate) fn leaf_bytes_min(index_bytes_max: u64) -> u64 {
+    LEAF_BYTES_MIN.min(index_bytes_max / LEAF_BYTES_SHARE)
+}
 
 /// Whether keys are sealed while the index is built of a store that is being opened.
 #[derive(Clone, Copy)]
@@ -35,7 +42,7 @@ pub(crate) struct SealAtOpening<'e> {
 impl<'e> SealAtOpening<'e> {
     /// Of a table whose keys would take so many bytes of leaves, for each of so many that write a part of them: of few a group is not worth its memory.
     pub(crate) fn of_table(self, leaf_bytes: u64, parts: u64) -> Option<SealBeyond<'e>> {
-        let most = self.index_bytes_max.filter(|_| leaf_bytes >= LEAF_BYTES_MIN)?;
+        let most = self.index_bytes_max.filter(|most| leaf_bytes >= leaf_bytes_min(*most))?;
         let leaves = match is_worth_leaves(leaf_bytes / parts.max(1), self.log, most) {
             true => self.log.leaf_writer(self.left),
             false => self.log.shared_leaf_writer(self.left),

@@ -14,7 +14,7 @@ use crate::group::{
     Group, GroupFilter, GroupLevels, GroupWriter, MergedEntries, MergedGroups, NumberedGroup,
 };
 use crate::index::Slot;
-use crate::levels::{LEAF_BYTES_MIN, NOTHING, damaged_leaf};
+use crate::levels::{NOTHING, damaged_leaf, leaf_bytes_min};
 use crate::log::{LeafWriter, PlaceState};
 use crate::scheduler::gc_state::MergeScope;
 use crate::sync::atomic::Ordering;
@@ -246,8 +246,9 @@ impl Engine {
                 format!("leaves of keys that could leave it take 2 {free}")
             }
             None if self.has_only_small_tables() => format!(
-                "of its {} tables none has keys for {LEAF_BYTES_MIN} bytes of leaves, and fewer stay in it",
-                self.catalog.all().len()
+                "of its {} tables none has keys for {} bytes of leaves, and fewer stay in it",
+                self.catalog.all().len(),
+                leaf_bytes_min(self.options.index_bytes_max)
             ),
             _ => return full,
         };

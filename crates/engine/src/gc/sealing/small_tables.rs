@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::Result;
 use crate::db::engine::{Engine, TableShared};
 use crate::group::Group;
-use crate::levels::{LEAF_BYTES_MIN, is_worth_leaves};
+use crate::levels::{is_worth_leaves, leaf_bytes_min};
 use crate::log::LeafWriter;
 use crate::sync::atomic::Ordering;
 
@@ -22,7 +22,8 @@ impl Engine {
     /// Tables whose young keys are worth leaves: of those with few of them all together, or none.
     pub(super) fn tables_worth_leaves(&self) -> Vec<Arc<TableShared>> {
         let mut tables = self.catalog.all();
-        tables.retain(|table| self.bytes_to_seal(table) >= LEAF_BYTES_MIN);
+        let least = leaf_bytes_min(self.options.index_bytes_max);
+        tables.retain(|table| self.bytes_to_seal(table) >= least);
         let of_few = |table: &&Arc<TableShared>| !self.is_worth_leaves(self.bytes_to_seal(table));
         let together = tables.iter().filter(of_few).map(|table| self.bytes_to_seal(table)).sum();
         if !self.is_worth_leaves(together) {
@@ -33,7 +34,8 @@ impl Engine {
 
     /// Whether no table has as many keys as may leave it.
     pub(super) fn has_only_small_tables(&self) -> bool {
-        self.options.seal && self.catalog.all().iter().all(|table| self.bytes_to_seal(table) < LEAF_BYTES_MIN)
+        let least = leaf_bytes_min(self.options.index_bytes_max);
+        self.options.seal && self.catalog.all().iter().all(|table| self.bytes_to_seal(table) < least)
     }
 
     /// Whether so many bytes of leaves are worth an extent of their own.
