@@ -1,7 +1,7 @@
 //! `hedgerow inspect`: what is in a store, printed. Never writes.
 //!
 //! Owns the words and columns on the screen. Promises to print what it could read before it reports what it could not.
-//! Must not know bytes: `hedgerow::inspect` reads them. [`levels`] draws what lies where.
+//! Must not know bytes: `hedgerow::inspect` reads them. `inspect/levels.rs` draws what lies where.
 
 mod levels;
 

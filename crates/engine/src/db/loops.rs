@@ -36,6 +36,9 @@ const QUIET: Duration = Duration::from_secs(2);
 /// How long runs are left alone when a merge failed, and at most: twice as long each time.
 const MERGE_AGAIN: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
 
+/// A merge that waits for the budget looks so often whether it is waited for.
+const LOOK_AGAIN_NS: u64 = 1_000_000_000;
+
 /// How long at most what writers made durable by themselves is not written down in the root.
 const CHECKPOINT_DELAY_MAX: Duration = Duration::from_secs(1);
 
@@ -141,8 +144,18 @@ impl Engine {
                 self.bring_what_is_read();
             }
         };
-        // One thread for all waits between slices only.
-        let may_wait = || !self.options.coupled && !self.merges_hold_writers() && !self.runs.is_tight();
+        let looked_ns = Cell::new(self.clock.monotonic_ns());
+        let may_wait = || {
+            // What moves bring meanwhile may be more than there may be.
+            let now_ns = self.clock.monotonic_ns();
+            if now_ns.saturating_sub(looked_ns.get()) >= LOOK_AGAIN_NS {
+                looked_ns.set(now_ns);
+                self.look_for_backlog();
+            }
+            let makes_room = self.runs.is_tight() || self.runs.is_exceeded() || self.gc.moves_lack_room();
+            // One thread for all waits between slices only.
+            !self.options.coupled && !self.merges_hold_writers() && !makes_room
+        };
         let tables =
             TablesForMerge { brings: Some(&bring), may_wait: Some(&may_wait), ..self.tables_for_merge() };
         Ok(self.merge_some(begun, &tables, quiet >= QUIET)? | has_brought)

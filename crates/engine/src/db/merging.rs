@@ -63,7 +63,11 @@ impl MergeStore for TablesForMerge<'_> {
     }
 
     fn took(&self, bytes: u64) {
-        self.budget.take(bytes, self.clock.monotonic_ns());
+        let now_ns = self.clock.monotonic_ns();
+        match self.may_wait {
+            Some(may_wait) if !may_wait() => self.budget.take_in_spite(bytes, now_ns),
+            _ => self.budget.take(bytes, now_ns),
+        }
     }
 
     fn goes_on(&self) -> bool {

@@ -496,7 +496,11 @@ impl Engine {
         }
         let files = run.finish()?;
         let written = files.iter().map(|sst| sst.file_bytes().unwrap_or(0)).sum();
-        self.io_budget.take(written, self.clock.monotonic_ns());
+        let now_ns = self.clock.monotonic_ns();
+        match self.is_move_urgent() {
+            true => self.io_budget.take_in_spite(written, now_ns),
+            false => self.io_budget.take(written, now_ns),
+        }
         // PERSIST: the root says of all of it that it was durable before sorted tables have it.
         let durable = self.log.persist_checkpointed(self.log.last_sequence());
         let added = durable.and_then(|()| self.runs.add_moved(&self.log, &files));

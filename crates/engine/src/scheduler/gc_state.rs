@@ -32,6 +32,9 @@ pub(crate) enum MergeScope {
     Some,
 }
 
+/// See [`GcState::record_merge_of_groups_lacked`].
+type GroupsLacked = (u32, u64, (u64, u32));
+
 /// What gc shares with those who wait for it.
 #[derive(Default)]
 pub(crate) struct GcState {
@@ -81,8 +84,8 @@ pub(crate) struct GcState {
     pub(crate) merging_groups: Mutex<()>,
     /// What the young index took after the last seal, and how many segments had been freed by then.
     left_by_seal: Mutex<LeftBySeal>,
-    /// By what was to be merged: the table whose groups found no room when they were merged last, how many extents they want at least, and how many segments had been emptied by then.
-    groups_lacked: Mutex<[Option<(u32, u64, u64)>; 2]>,
+    /// By what was to be merged: the table whose groups found no room when they were merged last, how many extents they want at least, and how many segments had been emptied, and extents could be had, by then.
+    groups_lacked: Mutex<[Option<GroupsLacked>; 2]>,
     /// What had been sealed and merged when was looked last whether tables that share extents are spread thin.
     pub(crate) looked_for_spread_tables: AtomicU64,
     /// Keys that were sealed, and those that were written when groups were merged.
@@ -479,21 +482,26 @@ impl GcState {
         *last
     }
 
-    /// A merge of groups of a table would have taken so many extents at least, and found no room for them, when so many segments had been emptied.
+    /// A merge of groups of a table would have taken so many extents at least, and found no room for them, when so many segments had been emptied and so many extents could be had.
     pub(crate) fn record_merge_of_groups_lacked(
         &self,
         scope: MergeScope,
         table: u32,
         extents: u64,
-        emptied: u64,
+        (emptied, available): (u64, u32),
     ) {
-        self.groups_lacked.lock()[scope as usize] = Some((table, extents, emptied));
+        self.groups_lacked.lock()[scope as usize] = Some((table, extents, (emptied, available)));
     }
 
-    /// How many extents the last such merge of groups of a table is known to have lacked: nothing once anything was emptied since, for less may count by then.
-    pub(crate) fn merge_of_groups_lacked(&self, scope: MergeScope, table: u32, emptied: u64) -> Option<u64> {
+    /// How many extents the last such merge of groups of a table is known to have lacked, and how many could be had: nothing once anything was emptied since, for less may count by then.
+    pub(crate) fn merge_of_groups_lacked(
+        &self,
+        scope: MergeScope,
+        table: u32,
+        emptied: u64,
+    ) -> Option<(u64, u32)> {
         let lacked = self.groups_lacked.lock()[scope as usize];
-        lacked.filter(|of| (of.0, of.2) == (table, emptied)).map(|(_, extents, _)| extents)
+        lacked.filter(|of| (of.0, of.2.0) == (table, emptied)).map(|(_, extents, of)| (extents, of.1))
     }
 
     /// A move is under way until what is returned is dropped.

@@ -57,13 +57,22 @@ impl IoBudget {
 
     /// So many bytes were read or written.
     pub(crate) fn take(&self, bytes: u64, now_ns: u64) {
+        self.take_up_to(bytes, now_ns, u64::MAX);
+    }
+
+    /// The same of who did not ask whether they were there: however many they are, they keep others waiting for a while only.
+    pub(crate) fn take_in_spite(&self, bytes: u64, now_ns: u64) {
+        self.take_up_to(bytes, now_ns, now_ns.saturating_add(OWED_NS_MAX));
+    }
+
+    fn take_up_to(&self, bytes: u64, now_ns: u64, latest_ns: u64) {
         self.taken.fetch_add(bytes, Ordering::Relaxed);
         let Some(bytes_per_s) = self.bytes_per_s else { return };
         let cost_ns = u128::from(bytes) * u128::from(SECOND_NS) / u128::from(bytes_per_s);
         let cost_ns = u64::try_from(cost_ns).unwrap_or(u64::MAX);
         let after = |paid_at_ns: u64| {
             let from_ns = paid_at_ns.clamp(now_ns, now_ns.saturating_add(OWED_NS_MAX));
-            Some(from_ns.saturating_add(cost_ns))
+            Some(from_ns.saturating_add(cost_ns).min(latest_ns))
         };
         // The closure always answers a value.
         let (Ok(before) | Err(before)) =

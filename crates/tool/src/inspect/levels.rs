@@ -65,8 +65,10 @@ impl FastTierShares {
             shares.unused +=
                 (u64::from(segment.extents) * extent_bytes).saturating_sub(segment.durable_bytes);
         }
-        let extents: usize = groups(&view.saved).map(|(_, group)| group.extents.len()).sum();
-        shares.leaves = extents as u64 * extent_bytes;
+        // Groups of few keys share extents.
+        let extents: BTreeSet<u32> =
+            groups(&view.saved).flat_map(|(_, group)| group.extents.iter().copied()).collect();
+        shares.leaves = extents.len() as u64 * extent_bytes;
         shares.saved = view.saved.extents.len() as u64 * extent_bytes;
         shares
     }
@@ -425,6 +427,7 @@ fn each(part: u64, of: u64, what: &str) -> String {
 fn ranges(numbers: &[u32]) -> String {
     let mut sorted = numbers.to_vec();
     sorted.sort_unstable();
+    sorted.dedup();
     let runs = sorted.chunk_by(|one, next| one.checked_add(1) == Some(*next));
     let texts: Vec<String> = runs
         .map(|run| match run {

@@ -112,7 +112,7 @@ impl Looking<'_> {
 
     fn fill_in_tables(&self, sections: &Sections<'_>, info: &mut SavedIndexInfo) -> Result<(), String> {
         let ids: BTreeSet<u32> = sections.versions.keys().chain(sections.groups.keys()).copied().collect();
-        let mut wrong = None;
+        let (mut wrong, in_use) = (None, self.extents_of_segments());
         for table in ids {
             let mut of_table = SavedTableInfo { table, ..SavedTableInfo::default() };
             if self.catalog.by_id(table).is_none() {
@@ -126,7 +126,7 @@ impl Looking<'_> {
                 }
             }
             if let Some(groups) = sections.groups.get(&table)
-                && let Err(why) = self.fill_in_groups(groups, &mut of_table)
+                && let Err(why) = self.fill_in_groups(groups, &in_use, &mut of_table)
             {
                 wrong.get_or_insert(why);
             }
@@ -135,8 +135,12 @@ impl Looking<'_> {
         wrong.map_or(Ok(()), Err)
     }
 
-    fn fill_in_groups(&self, saved: &SavedGroups, info: &mut SavedTableInfo) -> Result<(), String> {
-        let in_use = self.extents_of_segments();
+    fn fill_in_groups(
+        &self,
+        saved: &SavedGroups,
+        in_use: &BTreeSet<u32>,
+        info: &mut SavedTableInfo,
+    ) -> Result<(), String> {
         let mut read: Vec<Arc<LeafExtent>> = Vec::new();
         for (which, (_, leaves)) in &saved.groups {
             let mut group = GroupInfo { is_l1: *which == 0, ..GroupInfo::default() };

@@ -200,8 +200,9 @@ impl Engine {
             if is_held { (2, 0) } else { (groups_max.div_ceil(2), self.left_to_writers(room)) };
         let id = table.id.load(Ordering::Acquire);
         let lacked = self.gc.merge_of_groups_lacked(MergeScope::Some, id, self.log.segments_emptied());
-        let extents =
-            u64::from(room.available.saturating_sub(kept)).min(lacked.map_or(u64::MAX, |of| of - 1));
+        // As few as were had in vain, or as many as there are if these are more by now.
+        let known = lacked.filter(|(_, available)| room.available <= *available).map(|(of, _)| of - 1);
+        let extents = u64::from(room.available.saturating_sub(kept)).min(known.unwrap_or(u64::MAX));
         let (chosen, _) = groups_that_fit(l0, extents, self.log.leaf_bytes_max());
         let (newest, oldest) = (l0.get(chosen.start)?, l0.get(chosen.end.checked_sub(1)?)?);
         (chosen.len() >= fewest.max(2)).then_some(MergedGroups::OfL0(oldest.number..=newest.number))
@@ -219,7 +220,7 @@ impl Engine {
         let leaf_bytes_max = self.log.leaf_bytes_max();
         let id = table.id.load(Ordering::Acquire);
         let lacked = self.gc.merge_of_groups_lacked(MergeScope::All, id, self.log.segments_emptied());
-        let wanted = (live + live / 8).div_ceil(leaf_bytes_max).max(lacked.unwrap_or(0));
+        let wanted = (live + live / 8).div_ceil(leaf_bytes_max).max(lacked.map_or(0, |(extents, _)| extents));
         let wanted = wanted.min(bytes.div_ceil(leaf_bytes_max));
         let room = self.room();
         // It makes room in the end; or a seal waits for it, which makes room in the index, and writers for that.
@@ -324,13 +325,9 @@ impl Engine {
                 if let Some(word) = kept
                     && !push_or_end(writer.push(key, word))?
                 {
-                    let (lacked, emptied) = (writer.extents() as u64 + 1, self.log.segments_emptied());
-                    self.gc.record_merge_of_groups_lacked(
-                        scope,
-                        run.id,
-                        if wanted > 0 { wanted } else { lacked },
-                        emptied,
-                    );
+                    let lacked = if wanted > 0 { wanted } else { writer.extents() as u64 + 1 };
+                    let then = (self.log.segments_emptied(), self.room().available);
+                    self.gc.record_merge_of_groups_lacked(scope, run.id, lacked, then);
                     return Ok(None);
                 }
                 merged.advance(|_, _| ()).map_err(damaged_leaf)?;

@@ -154,8 +154,8 @@ fn a_merge_that_found_no_room_asks_for_more() {
     let state = crate::scheduler::gc_state::GcState::default();
     let lacked = |scope, table, emptied| state.merge_of_groups_lacked(scope, table, emptied);
     assert_eq!(lacked(MergeScope::All, 1, 5), None);
-    state.record_merge_of_groups_lacked(MergeScope::All, 1, 20, 5);
-    assert_eq!((lacked(MergeScope::All, 1, 5), lacked(MergeScope::All, 2, 5)), (Some(20), None));
+    state.record_merge_of_groups_lacked(MergeScope::All, 1, 20, (5, 12));
+    assert_eq!((lacked(MergeScope::All, 1, 5), lacked(MergeScope::All, 2, 5)), (Some((20, 12)), None));
     assert_eq!(lacked(MergeScope::Some, 1, 5), None, "of fewer groups nothing is known");
     assert_eq!(lacked(MergeScope::All, 1, 6), None, "less may count by now");
 }
