@@ -68,9 +68,12 @@ pub(crate) enum WaitOutcome {
 pub(super) struct SpaceWaits {
     idle: u32,
     unanswered: u32,
-    /// It was tried again at once, since there was room by then.
-    has_tried_again: bool,
+    /// So often it was tried again at once, since there was room by then.
+    tried_again: u32,
 }
+
+/// It is tried again at once so often at most.
+const TRIED_AGAIN_MAX: u32 = 8;
 
 impl SpaceWaits {
     fn record(&mut self, outcome: WaitOutcome) {
@@ -79,6 +82,12 @@ impl SpaceWaits {
             WaitOutcome::Idle => self.idle += 1,
             WaitOutcome::Unanswered => self.unanswered += 1,
         }
+    }
+
+    /// Whether it is worth another try at once.
+    fn may_try_again(&mut self) -> bool {
+        self.tried_again += 1;
+        self.tried_again <= TRIED_AGAIN_MAX
     }
 
     fn are_enough(&self) -> bool {
@@ -337,9 +346,10 @@ impl Engine {
     /// Waits for rows to leave a full index. The extents that they leave come back after their keys are gone.
     fn wait_for_index(&self, full: Error, waits: &mut SpaceWaits) -> Result<()> {
         let returns = self.log.space().returns();
-        let (taken, most) = (self.arena.bytes(), self.options.index_bytes_max);
-        if taken.saturating_add(most / 32) < most && !std::mem::replace(&mut waits.has_tried_again, true) {
-            // A seal or a move that has just ended.
+        let most = self.options.index_bytes_max;
+        // A seal or a move that has just ended.
+        let has_room = || self.arena.bytes().saturating_add(most / 32) < most;
+        if has_room() && waits.may_try_again() {
             return Ok(());
         }
         let is_sealed = self.may_gain_index_by_seal();
@@ -347,7 +357,12 @@ impl Engine {
             // Whoever moves rows is told all the same. How many keys it has when it is full says nothing while a seal is about to make room.
             self.gc.refuse_index(None);
         }
-        if !(is_sealed || self.may_gain_index()) || waits.are_enough() || !self.has_gc_thread() {
+        let may_gain = is_sealed || self.may_gain_index();
+        if !may_gain && has_room() && waits.may_try_again() {
+            // It ended between the looks.
+            return Ok(());
+        }
+        if !may_gain || waits.are_enough() || !self.has_gc_thread() {
             return Err(self.explain_full_index(full));
         }
         if !self.options.wait_for_space {
