@@ -73,6 +73,8 @@ pub struct Setup {
     pub durability: Durability,
     /// Default `Sync`.
     pub persist_granule: PersistGranule,
+    /// How much is written between two checkpoints of the index. Default `u64::MAX`: there is none.
+    pub index_checkpoint_bytes: u64,
     /// Default 5.
     pub delta_chain_max: u8,
     /// Default 0: no cache. Else rows are cached, whether it pays or not.
@@ -93,6 +95,7 @@ impl Default for Setup {
             format: Format { segment_bytes: 1 << 20, version: 3 },
             durability: Durability::Process,
             persist_granule: PersistGranule::Sync,
+            index_checkpoint_bytes: u64::MAX,
             delta_chain_max: 5,
             cache_bytes: 0,
             moving: false,
@@ -121,6 +124,7 @@ impl Setup {
             index_bytes_max: self.index_bytes_max,
             // However short the log is, a store whose keys are sealed is opened by what it saved.
             saved_index_bytes_min: if self.has_whole_index() { u64::MAX } else { 0 },
+            index_checkpoint_bytes: self.index_checkpoint_bytes,
             background: false,
             recovery_threads: 1,
             ..Options::default()

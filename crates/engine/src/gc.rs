@@ -190,7 +190,9 @@ impl Engine {
         let sealed = if self.options.background {
             Ok(())
         } else {
-            self.seal_if_wanted().and(self.merge_groups_where_wanted())
+            self.seal_if_wanted()
+                .and(self.merge_groups_where_wanted())
+                .and(self.checkpoint_index_if_due().map(drop))
         };
         let freed = self.collect_once(need)?;
         sealed.map(|()| freed)
@@ -199,6 +201,7 @@ impl Engine {
     /// What a cycle moves, empties and frees; returns how many segments were given back.
     fn collect_once(&self, need: Need) -> Result<usize> {
         let _cycle = self.gc.lock.read();
+        self.forget_checkpoint_for_room();
         self.recount();
         let mut moved = self.finish_moves();
         let freed = self.free_moved()? + self.free_pending()?;
@@ -263,6 +266,12 @@ impl Engine {
     pub(crate) fn free_what_was_emptied(&self) -> Result<usize> {
         let _cycle = self.gc.lock.read();
         if self.gc.knows_all() { Ok(0) } else { self.settle(Vec::new()) }
+    }
+
+    /// Frees victims that wait for readers alone, who let go soon. The caller keeps out cycles.
+    pub(crate) fn free_what_waits_for_readers(&self) -> Result<()> {
+        self.free_moved()?;
+        self.free_pending().map(drop)
     }
 
     /// A move, if there is little room and collecting alone does not make it, or the store is at rest; returns how many victims it queued.
@@ -783,32 +792,44 @@ impl Engine {
             }
             let guard = self.log.pin();
             let _appender = self.log.gc_appender();
-            let fewer = table.levels.subtract_older_version(record.key(), &guard, |slot| {
-                // A table that was cleared since has the key of another record.
-                let same_table = table.id.load(Ordering::Acquire) == record.table();
-                // Of a cached slot, too: its own count is the one that counts.
-                let fewer =
-                    (same_table && slot.older_versions() > 0).then(|| slot.subtract_older_versions(1))?;
-                // If it was to hide what a group has of the key, that is gone with its record.
-                let is_over_nothing = fewer.hides_below()
-                    && fewer.older_versions() == 0
-                    && !(table.is_moving() || self.runs.may_hold(record.table(), record.key()));
-                Some(
-                    fewer
-                        .in_log()
-                        .filter(|_| is_over_nothing)
-                        .map_or(fewer, |slot| *slot.with_hides_below(false)),
-                )
-            });
+            let fewer = self.subtract_freed((table, record.table()), record.key(), 1, &guard);
             self.record_freed_of_many(record, fewer, extent);
-            if let Some(slot) = fewer
-                && is_droppable_tombstone(slot)
-                && let Some(slot) = slot.in_log()
-            {
-                self.log.add_obsolete(slot.offset(), slot.bytes());
-            }
             Ok(ControlFlow::Continue(()))
         })
+    }
+
+    /// So many older records of a key were freed, which were of the table of this number. Returns its slot if that says so from now on. With gc's appender locked, or alone.
+    pub(crate) fn subtract_freed(
+        &self,
+        (table, id): (&TableShared, u32),
+        key: &[u8],
+        freed: u8,
+        guard: &LogGuard<'_>,
+    ) -> Option<Slot> {
+        let fewer = table.levels.subtract_older_version(key, guard, |slot| {
+            // A table that was cleared since has the key of another record.
+            let same_table = table.id.load(Ordering::Acquire) == id;
+            // Of a cached slot, too: its own count is the one that counts.
+            let counted = freed.min(slot.older_versions());
+            let fewer = (same_table && counted > 0).then(|| slot.subtract_older_versions(counted))?;
+            // If it was to hide what a group has of the key, that is gone with its record.
+            let is_over_nothing = fewer.hides_below()
+                && fewer.older_versions() == 0
+                && !(table.is_moving() || self.runs.may_hold(id, key));
+            Some(
+                fewer
+                    .in_log()
+                    .filter(|_| is_over_nothing)
+                    .map_or(fewer, |slot| *slot.with_hides_below(false)),
+            )
+        });
+        if let Some(slot) = fewer
+            && is_droppable_tombstone(slot)
+            && let Some(slot) = slot.in_log()
+        {
+            self.log.add_obsolete(slot.offset(), slot.bytes());
+        }
+        fewer
     }
 
     /// Counts the rows of tables that are gone as obsolete, each once: in the segments that were sealed when the table went,

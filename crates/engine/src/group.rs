@@ -133,6 +133,25 @@ impl Group {
         Ok(None)
     }
 
+    /// Calls `visit` with the slot of each entry of one of the extents, and with what puts its key into what it is given.
+    ///
+    /// # Errors
+    /// If a leaf is damaged; those of `visit`.
+    pub fn each_entry_of<B: LeafBytes>(
+        &self,
+        extent: usize,
+        bytes: &B,
+        mut visit: impl FnMut(u64, &dyn Fn(&mut Vec<u8>)) -> Result<(), DamagedLeaf>,
+    ) -> Result<(), DamagedLeaf> {
+        for leaf in 0..self.extents[extent].leaves() {
+            let leaf = self.leaf((extent, leaf), bytes)?;
+            for at in 0..leaf.count() {
+                visit(leaf.slot(at), &|key| leaf.key_into(at, key))?;
+            }
+        }
+        Ok(())
+    }
+
     /// Bytes of leaves.
     pub fn bytes(&self) -> u64 {
         self.extents.iter().map(|extent| u64::from(extent.bytes())).sum()

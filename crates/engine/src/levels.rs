@@ -395,6 +395,11 @@ impl Levels {
         self.sealed.open_groups(groups, rows);
     }
 
+    /// What the young level alone says of the newest version of `key`.
+    pub(crate) fn young_version(&self, key: &[u8], guard: &LogGuard<'_>) -> Option<Slot> {
+        self.young.find(key, guard)
+    }
+
     /// Keys are being sealed from now on: who deletes one knows it once all appenders have been passed.
     pub(crate) fn begin_seal(&self) {
         self.sealed.set_sealing(true);
@@ -657,6 +662,11 @@ impl Levels {
     /// So many keys that only groups have count no more: their rows have moved.
     pub(crate) fn count_moved(&self, keys: u64) {
         self.sealed.count_gone(keys);
+    }
+
+    /// So many keys have an entry of a group again that counts.
+    pub(crate) fn count_uncovered(&self, keys: u64) {
+        self.sealed.count_sealed(keys);
     }
 
     /// What was on its way has come to sorted tables, or stays.

@@ -13,6 +13,7 @@ mod appender;
 mod copy;
 mod due;
 pub(crate) mod format;
+mod freed;
 mod leaves;
 mod open;
 mod replay;
@@ -36,6 +37,7 @@ pub(crate) use appender::{
     check_waits_alone,
 };
 pub(crate) use copy::{Extract, SegmentToCopy};
+pub(crate) use freed::FreedRecords;
 use leaves::LeafSpace;
 pub(crate) use leaves::LeafWriter;
 pub(crate) use replay::{SegmentWalk, WalkEnd};
@@ -106,6 +108,10 @@ pub(crate) struct Log {
     closed: AtomicBool,
     /// There are no more writes though no sync of the log failed.
     is_halted: AtomicBool,
+    /// Of this store alone.
+    store_seed: u64,
+    /// Of the index.
+    checkpoint_that_counts: Mutex<saved::CheckpointThatCounts>,
     /// Why, and since when: known before anybody sees that it is so.
     halted: Mutex<Option<WriteFailure>>,
     /// When readers have let go of what is freed of it, and of all else of its store.

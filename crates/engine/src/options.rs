@@ -241,6 +241,11 @@ pub struct Options {
     /// A store whose log takes at least so many bytes saves its index when it is closed, so that the log need not be read when it is opened next. That takes 20 to 40 bytes for each key, of free space in the fast tier,
     /// until then. Default 64 MiB; `u64::MAX` for never.
     pub saved_index_bytes_min: u64,
+    /// A store of which keys are sealed ([`Options::seal`]) takes a checkpoint of its index each time that so many bytes were written to a log that is as long, so that after its process was killed no more than that, about, is read when it is opened. It takes
+    /// about 20 bytes for each key in memory, of free space in the fast tier, and what is merged of the index on the fast tier stays until the next. Writers wait for 50 ms at most; where more than a million keys are in memory there is none. Default `u64::MAX`: none is taken, and one
+    /// that was is not used.
+    #[doc(hidden)]
+    pub index_checkpoint_bytes: u64,
     /// Threads that replay the log when opening. Default: the cores of the machine, at most 8.
     pub recovery_threads: usize,
     /// Where sorted tables are, which hold rows that are not in the log. Their directory is made when the first of them is, and belongs to
@@ -292,6 +297,7 @@ impl Default for Options {
             read_only: false,
             index_bytes_max: INDEX_BYTES_MAX,
             saved_index_bytes_min: 64 << 20,
+            index_checkpoint_bytes: u64::MAX,
             background: true,
             wait_for_space: true,
             recovery_threads: std::thread::available_parallelism().map_or(2, |n| n.get()).min(8),
@@ -428,7 +434,7 @@ mod tests {
             .io_bytes_per_s(Some(50 << 20))
             .compression(Compression::None);
         let Options { swim, line_flush, early_stop, schema_layout, cache_rw, .. } = Options::default();
-        let Options { groups_max, run_eighths, coupled, .. } = Options::default();
+        let Options { groups_max, run_eighths, coupled, index_checkpoint_bytes, .. } = Options::default();
         let expected = Options {
             durability: Durability::Process,
             persist_granule: PersistGranule::Segment,
@@ -458,6 +464,7 @@ mod tests {
             background: false,
             wait_for_space: false,
             saved_index_bytes_min: 1 << 22,
+            index_checkpoint_bytes,
             recovery_threads: 99,
             capacity: Capacity::At("/mnt/large".into()),
             capacity_bytes_max: 1 << 40,

@@ -43,6 +43,11 @@ pub(super) const WHOLE_ENGINE: &[(&str, &str)] = &[
     ("crates/engine/src/db/metrics", "what all parts count"),
     ("crates/engine/src/db/read", "one read"),
     ("crates/engine/src/db/saved_index", "all that a walk would find, saved and taken over"),
+    (
+        "crates/engine/src/db/saved_index/checkpoint",
+        "the same of an open store: keeping everybody out, and when there is need",
+    ),
+    ("crates/engine/src/db/saved_index/since", "all that was saved, and all that is walked, put over it"),
     ("crates/engine/src/db/refused", "what must not compile"),
     ("crates/engine/src/db/write", "one write"),
     ("crates/engine/src/gc", "freeing segments: copies are writes"),

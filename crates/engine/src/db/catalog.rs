@@ -277,6 +277,13 @@ impl Catalog {
         self.changing.lock().sequence > *stored
     }
 
+    /// Runs `look` while no table is made, changed or dropped; `None` if the log holds changes that the root's catalog does not.
+    pub(super) fn while_stored<R>(&self, look: impl FnOnce() -> R) -> Option<R> {
+        let stored = self.stored.lock();
+        let state = self.changing.lock();
+        (state.sequence <= *stored).then(look)
+    }
+
     /// Runs `list` with a sequence, when all up to it is published, and the catalog as it is then: no table is made, changed or
     /// dropped until it returns.
     pub(super) fn at_barrier<R>(&self, log: &Log, list: impl FnOnce(u64, Vec<u8>) -> R) -> R {

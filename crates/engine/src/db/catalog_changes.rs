@@ -171,6 +171,10 @@ impl Engine {
             true => Locked::Every(self.log.every_appender()),
             false => Locked::Mine(self.log.appender()),
         };
+        if let Locked::Every(_) = &locked {
+            // What it says of rows that go would be met by no walk. Before the change counts.
+            self.log.forget_checkpoint();
+        }
         let (sequence, record_bytes) = match self.log_change(locked.appender(), &body, claim) {
             Ok(logged) => logged,
             Err((bytes, no_space)) => return Ok(Tried::NoSpace(bytes, no_space)),

@@ -24,7 +24,7 @@ use crate::scheduler::gc_state::GcState;
 use crate::scheduler::io_budget::IoBudget;
 use crate::scheduler::merge_queue::MergeQueue;
 use crate::scheduler::reorder_queue::ReorderQueue;
-use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::{Capacity, Durability, Error, ErrorKind, Options, Result};
 
 /// One open store.
@@ -51,8 +51,14 @@ pub(crate) struct Engine {
     pub(crate) reorder_queue: ReorderQueue,
     pub(crate) cache: Cache,
     pub(crate) scheduler: Scheduler,
-    /// It was opened by a saved index.
+    /// It was opened by a saved index, or by a checkpoint of it.
     pub(super) index_was_saved: AtomicBool,
+    pub(super) index_was_checkpointed: AtomicBool,
+    /// Checkpoints of the index that were taken, and the number of the segment with which the next is due.
+    pub(super) index_checkpoints: AtomicU64,
+    pub(super) next_checkpoint: AtomicU64,
+    /// And with which the last was taken.
+    pub(super) checkpointed_at: AtomicU64,
 }
 
 impl Engine {
@@ -60,7 +66,7 @@ impl Engine {
     pub(crate) fn open(tiers: impl Into<Tiers>, options: Options, clock: Clock) -> Result<Engine> {
         let threads = options.recovery_threads.max(1);
         let (engine, found) = Engine::load(tiers, options, clock)?;
-        if !engine.open_saved(&found, threads)? {
+        if !engine.open_saved(&found, threads)? && !engine.open_checkpointed(&found, threads)? {
             engine.recovery().run(&found, threads)?;
         }
         engine.arena.is_opened();
@@ -159,6 +165,10 @@ impl Engine {
             cache,
             scheduler: Scheduler::default(),
             index_was_saved: AtomicBool::new(false),
+            index_was_checkpointed: AtomicBool::new(false),
+            index_checkpoints: AtomicU64::new(0),
+            next_checkpoint: AtomicU64::new(0),
+            checkpointed_at: AtomicU64::new(0),
         })
     }
 
@@ -254,6 +264,9 @@ impl Engine {
         // What was changed since, by whoever still had a table, is in the log alone and counts from there.
         self.log.close(|| self.catalog.has_logged_changes()).and(stored)?;
         drop(alone);
+        // What a checkpoint kept may be what there is too little of.
+        self.log.forget_checkpoint();
+        self.log.free_retired_leaves();
         // Without it the log is walked.
         drop(self.save_index());
         Ok(())

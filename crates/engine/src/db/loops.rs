@@ -256,6 +256,7 @@ impl Engine {
             // What goes wrong is told to others, as in the threads of these.
             drop(self.seal_if_wanted());
             drop(self.merge_groups_where_wanted());
+            drop(self.checkpoint_index_if_due());
             if self.runs.has_place() && self.clock.monotonic_ns() >= due_ns {
                 let (pause, now_ns) = (rounds.next(self), self.clock.monotonic_ns());
                 due_ns = now_ns + self.io_budget.owed_ns(now_ns).max(pause.as_nanos() as u64);

@@ -47,6 +47,10 @@ pub struct Metrics {
     pub unused_bytes: u64,
     /// The store was opened by the index that was saved when it was closed, and its log was not read.
     pub index_was_saved: bool,
+    /// Whether the store was opened by a checkpoint of its index, after its process had been killed: only what had been written since was read ([`Options::index_checkpoint_bytes`](crate::Options::index_checkpoint_bytes)).
+    pub index_was_checkpointed: bool,
+    /// Checkpoints of the index that were taken since.
+    pub index_checkpoints: u64,
     /// Whole rows written.
     pub puts: u64,
     /// Partial updates written.
@@ -146,6 +150,8 @@ impl Engine {
             obsolete_bytes,
             unused_bytes,
             index_was_saved: self.index_was_saved.load(Ordering::Relaxed),
+            index_was_checkpointed: self.index_was_checkpointed.load(Ordering::Relaxed),
+            index_checkpoints: self.index_checkpoints.load(Ordering::Relaxed),
             puts: self.counters.sum(Count::Put),
             updates: self.counters.sum(Count::Update),
             gets: self.counters.sum(Count::Get),

@@ -11,17 +11,21 @@
 //! 5. Finish rows that were being merged in place when the process ended, block by block, from their deltas.
 //! 6. Seal every segment where its records end, and take sequences above all that were ever seen.
 
+mod base;
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use smallvec::SmallVec;
+
+pub(super) use base::{BasePlace, BaseVersion, BaseVersions};
 
 use super::catalog::Catalog;
 use super::catalog::replay::{LoggedChange, count_change};
 use super::deleted::is_droppable_tombstone;
 use super::shared_table::TableShared;
 use super::torn_blocks::mend_torn;
-use crate::index::{LogSlot, Slot, Tag};
-use crate::levels::{LevelsBuilder, SealAtOpening};
+use crate::index::{Budget, Decision, LogSlot, NewKey, Slot, Tag};
+use crate::levels::{LevelsBuilder, SealAtOpening, index_full};
 use crate::log::format::{FLAG_RELOCATED, Record, RecordKind, RecordRef};
 use crate::log::segment::Deltas;
 use crate::log::{Log, LogView, OpenState, SegmentEnd, SegmentWalk, WalkEnd};
@@ -33,9 +37,17 @@ use crate::{Error, Result};
 /// So many segments ahead of the one that is walked are read from the disk.
 const SEGMENTS_AHEAD: usize = 4;
 
+/// Where the slots of a table's keys go.
+enum IndexTarget<'p> {
+    /// A table of which all is walked.
+    Built(Box<LevelsBuilder<'p>>),
+    /// One whose levels are there, as they were before what is walked.
+    Over(&'p dyn BaseVersions),
+}
+
 /// What a table's index is built from.
 struct Building<'p> {
-    levels: LevelsBuilder<'p>,
+    target: IndexTarget<'p>,
     table: &'p TableShared,
     prefix: &'p [u8],
     key: Vec<u8>,
@@ -46,11 +58,43 @@ struct Building<'p> {
 impl<'p> Building<'p> {
     /// With what was built of the keys that follow.
     fn join(self, right: Building<'p>) -> Result<Building<'p>> {
-        Ok(Building {
-            levels: self.levels.join(right.levels)?,
-            expiring: self.expiring + right.expiring,
-            ..self
-        })
+        let target = match (self.target, right.target) {
+            (IndexTarget::Built(left), IndexTarget::Built(right)) => {
+                IndexTarget::Built(Box::new(left.join(*right)?))
+            }
+            (over, _) => over,
+        };
+        Ok(Building { target, expiring: self.expiring + right.expiring, ..self })
+    }
+
+    /// What is known of the key besides what was walked.
+    fn base(&self) -> Result<Option<BaseVersion>> {
+        match &self.target {
+            IndexTarget::Built(_) => Ok(None),
+            IndexTarget::Over(base) => base.of_key(self.table, &self.key),
+        }
+    }
+
+    /// Gives the key its slot.
+    fn push(&mut self, slot: LogSlot, base: Option<BaseVersion>, log: &Log) -> Result<()> {
+        match &mut self.target {
+            IndexTarget::Built(levels) => {
+                self.expiring += u64::from(slot.expires());
+                levels.push(&self.key, slot)
+            }
+            IndexTarget::Over(over) => {
+                let is_there = |base: &BaseVersion| over.of_place(base.slot.offset()) == BasePlace::There;
+                let old = base.filter(is_there).map(|base| base.slot);
+                self.table.expiry.replaced(old, slot.expires());
+                let guard = log.pin();
+                let new_key = (NewKey::Stored(Budget::Beyond), Budget::Beyond);
+                let store = |_| (Decision::Store(slot.into()), ());
+                self.table
+                    .levels
+                    .publish((&self.key, None), new_key, &guard, || true, store)
+                    .map_err(index_full)
+            }
+        }
     }
 }
 
@@ -174,6 +218,12 @@ struct TableEntries<'p> {
 /// The common prefix of a table's keys, as far as a sample shows.
 type Prefixes = HashMap<u32, Vec<u8>>;
 
+/// What a walk over segments gave, with the catalog as it is after it.
+pub(super) struct WalkedLog {
+    prefixes: Prefixes,
+    walked: Walked,
+}
+
 /// What opening brings back, and what it needs of the store for that.
 pub(super) struct Recovery<'e> {
     pub(super) log: &'e Log,
@@ -209,9 +259,31 @@ impl Recovery<'_> {
 
     /// Fills the indexes from the log. The root's catalog has been loaded.
     pub(super) fn run(&self, found: &OpenState, threads: usize) -> Result<()> {
+        let (ends, last_sequence) = self.fill(self.walk(found, threads)?, None, threads)?;
+        self.end(ends, last_sequence, found)
+    }
+
+    /// What was replayed is the whole past.
+    pub(super) fn end(&self, ends: Vec<SegmentEnd>, last_sequence: u64, found: &OpenState) -> Result<()> {
+        let upgraded = self.catalog.upgraded_catalog(last_sequence);
+        self.log.recovered(ends, last_sequence, found, self.persists_in_place, upgraded)
+    }
+
+    /// Walks the segments that were found, and brings the catalog up to date with them: what is done to tables is done to these from now on.
+    pub(super) fn walk(&self, found: &OpenState, threads: usize) -> Result<WalkedLog> {
         let prefixes = sample_prefixes(self.log, &found.segments)?;
         let mut walked = self.walk_all(found, Some(&prefixes), threads)?;
         self.catch_up(&mut walked, found)?;
+        Ok(WalkedLog { prefixes, walked })
+    }
+
+    /// Fills the indexes from what was walked, over what is there already if there is a `base`. Returns where the segments end, and the last sequence.
+    pub(super) fn fill(
+        &self,
+        WalkedLog { prefixes, mut walked }: WalkedLog,
+        base: Option<&dyn BaseVersions>,
+        threads: usize,
+    ) -> Result<(Vec<SegmentEnd>, u64)> {
         walked.changes.iter().for_each(|change| count_change(self.log, change.offset, change.bytes));
         let mut of_tables: Vec<_> = std::mem::take(&mut walked.runs).into_iter().collect();
         // The largest last: its keys are what memory has no room for.
@@ -228,15 +300,15 @@ impl Recovery<'_> {
                 by_extent.into_iter().for_each(|(extent, bytes)| self.log.record_vanished(extent, bytes));
                 continue;
             };
-            self.build_index(&table, &runs, prefixes.get(&id).map_or(&[], Vec::as_slice), threads)?;
+            let prefix = prefixes.get(&id).map_or(&[][..], Vec::as_slice);
+            self.build_index(&table, (&runs, prefix), base, threads)?;
         }
         for &offset in &walked.torn {
             let guard = self.log.pin();
             let torn = guard.view().verified_record(offset)?;
             mend_torn(guard.view(), self.catalog, &guard, &torn)?;
         }
-        let upgraded = self.catalog.upgraded_catalog(walked.last_sequence);
-        self.log.recovered(walked.ends, walked.last_sequence, found, self.persists_in_place, upgraded)
+        Ok((walked.ends, walked.last_sequence))
     }
 
     /// Walks all segments; without `prefixes` no entries are made of rows.
@@ -403,8 +475,8 @@ impl Recovery<'_> {
     fn build_index(
         &self,
         table: &TableShared,
-        runs: &[Vec<ReplayEntry>],
-        prefix: &[u8],
+        (runs, prefix): (&[Vec<ReplayEntry>], &[u8]),
+        base: Option<&dyn BaseVersions>,
         threads: usize,
     ) -> Result<()> {
         let ranges = key_ranges(runs, threads);
@@ -414,9 +486,15 @@ impl Recovery<'_> {
             |i: usize| ranges.get(i).filter(|_| i > 0).map(|range| separator(prefix, &range.from));
         let build = |i: usize| {
             let keys = (separator_at(i), separator_at(i + 1));
-            let levels = self.catalog.levels_builder(keys);
-            let levels = levels.sealing(self.seal.of_records(records, ranges.len() as u64));
-            let building = Building { levels, table, prefix, key: Vec::new(), expiring: 0 };
+            let target = match base {
+                Some(base) => IndexTarget::Over(base),
+                None => {
+                    let levels = self.catalog.levels_builder(keys);
+                    let seal = self.seal.of_records(records, ranges.len() as u64);
+                    IndexTarget::Built(Box::new(levels.sealing(seal)))
+                }
+            };
+            let building = Building { target, table, prefix, key: Vec::new(), expiring: 0 };
             self.gather(&ranges[i].runs, building)
         };
         let whole = std::thread::scope(|scope| {
@@ -428,8 +506,10 @@ impl Recovery<'_> {
             }
             right
         })?;
-        table.levels.build(whole.levels)?;
-        table.expiry.reset(whole.expiring);
+        if let IndexTarget::Built(levels) = whole.target {
+            table.levels.build(*levels)?;
+            table.expiry.reset(whole.expiring);
+        }
         Ok(())
     }
 
@@ -482,6 +562,8 @@ impl Recovery<'_> {
 
     /// Makes the slot of a key from all its versions, newest first.
     fn resolve_key(&self, versions: &[ReplayEntry], building: &mut Building<'_>) -> Result<()> {
+        self.take_key(&versions[0], building)?;
+        let base = building.base()?;
         let newest = versions[0].slot;
         let mut chain = SmallVec::<[u64; 8]>::from_slice(&[newest.offset()]);
         let (mut expires, mut is_blind) = (newest.expires(), newest.tag() == Tag::Blind);
@@ -502,26 +584,33 @@ impl Recovery<'_> {
                 self.log.add_obsolete(older.slot.offset(), self.record_bytes(older.slot)?);
             }
         }
-        let older =
-            versions.len().saturating_sub(chain.len()).min(usize::from(Slot::OLDER_VERSIONS_SATURATED)) as u8;
+        let of_base = match (base, &building.target) {
+            (Some(base), IndexTarget::Over(over)) => self.count_base(base, *over, &chain),
+            _ => 0,
+        };
+        let older = (versions.len() + of_base).saturating_sub(chain.len());
+        let older = older.min(usize::from(Slot::OLDER_VERSIONS_SATURATED)) as u8;
         let slot = match is_blind {
             true => newest.blind().with_depth(chain.len() as u8),
             false => newest.with_depth((chain.len() - 1) as u8),
         };
         let slot = slot.with_expires(expires).with_older_versions(older);
-        building.expiring += u64::from(expires);
-        let Building { levels, table, prefix, key, .. } = building;
-        if versions[0].is_long() {
-            let guard = self.log.pin();
-            let record = guard.view().record(newest.offset())?;
-            let slot = self.tombstone_counted(table, record.key(), slot);
-            return levels.push(record.key(), slot);
-        }
+        let slot = self.tombstone_counted(building.table, &building.key, slot);
+        building.push(slot, base, self.log)
+    }
+
+    /// The key of an entry, whole.
+    fn take_key(&self, entry: &ReplayEntry, building: &mut Building<'_>) -> Result<()> {
+        let Building { prefix, key, .. } = building;
         key.clear();
-        key.extend_from_slice(prefix);
-        versions[0].extend(key);
-        let slot = self.tombstone_counted(table, key, slot);
-        levels.push(key, slot)
+        if entry.is_long() {
+            let guard = self.log.pin();
+            key.extend_from_slice(guard.view().record(entry.slot.offset())?.key());
+        } else {
+            key.extend_from_slice(prefix);
+            entry.extend(key);
+        }
+        Ok(())
     }
 
     /// The slot of a key, marked if it is a tombstone that hides what is below. One that has nothing to hide counts as obsolete: gc drops it with its record.
@@ -529,7 +618,9 @@ impl Recovery<'_> {
         if slot.tag() != Tag::Tombstone {
             return slot;
         }
-        let hides = self.runs.may_hold(table.id.load(Ordering::Relaxed), key);
+        // What a group has of the key is of a record that is in the log.
+        let may_be_sealed = || table.levels.has_groups() && table.levels.may_be_sealed(key, &self.log.pin());
+        let hides = self.runs.may_hold(table.id.load(Ordering::Relaxed), key) || may_be_sealed();
         let slot = slot.with_hides_below(hides);
         if is_droppable_tombstone(*slot) {
             self.log.add_obsolete(slot.offset(), slot.bytes());

@@ -19,10 +19,13 @@
 //! * 3: the hashes of such records' keys, in the same way.
 //! * 5, of no bytes: rows may move in this store, so that 3 has the keys of all that 2 has. Where they may not, nobody asks for them; a store that may move rows when it is opened is not opened by what lacks them.
 //! * 6: of a table, where the leaves of its groups lie, which stay there (`saved_index/groups.rs`).
+//! * 7: of a checkpoint (`saved_index/checkpoint.rs`): what was written since is in segments of this number (u64), and of higher ones; the extent in which the journal of what was freed begins (u32).
 //! * 4: of a table, keys in order, those of groups left out, each with the slot of its newest version: how many bytes it shares with the one before in the section, how many it has besides (LEB128 each), the slot's word (u64), and those bytes.
 
+mod checkpoint;
 mod groups;
 pub(super) mod look;
+mod since;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -34,9 +37,9 @@ use groups::{GROUPS, OpenedGroups, SavedGroups};
 use super::engine::{Engine, TableShared};
 use super::recover::Recovery;
 use crate::Result;
-use crate::index::{Slot, Tag};
+use crate::index::{LogSlot, Slot, Tag};
 use crate::levels::LevelsBuilder;
-use crate::log::saved::{PieceWriter, SavedSegment};
+use crate::log::saved::{BegunCheckpoint, PieceWriter, SavedSegment, WrittenCheckpoint};
 use crate::log::{OpenState, SegmentEnd};
 use crate::manifest::saved_index::SavedPiece;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -46,6 +49,7 @@ const DROPPED: u32 = 2;
 const DROPPED_KEYS: u32 = 3;
 const VERSIONS: u32 = 4;
 const KEYS_KNOWN: u32 = 5;
+const CHECKPOINT: u32 = 7;
 const SECTION_BYTES: usize = 12;
 /// Keys whose count of older records has reached its end, as many as may be, or one in so many of all.
 const UNCOUNTED_MAX: u64 = 1000;
@@ -118,6 +122,11 @@ impl<'l> SectionWriter<'l> {
         self.end_section();
         self.pieces.finish(&self.payload)
     }
+
+    fn finish_checkpoint(mut self, begun: BegunCheckpoint<'_>) -> Result<WrittenCheckpoint> {
+        self.end_section();
+        self.pieces.finish_checkpoint(&self.payload, begun)
+    }
 }
 
 fn push_number(out: &mut Vec<u8>, mut number: usize) {
@@ -151,6 +160,8 @@ struct Sections<'p> {
     /// By table, in the order of keys.
     versions: BTreeMap<u32, Vec<&'p [u8]>>,
     groups: BTreeMap<u32, SavedGroups>,
+    /// Of a checkpoint: the number of the first segment since, and where its journal begins.
+    checkpoint: Option<(u64, u32)>,
 }
 
 impl<'p> Sections<'p> {
@@ -167,6 +178,10 @@ impl<'p> Sections<'p> {
                     DROPPED => sections.dropped.extend(lists_of(section)?),
                     DROPPED_KEYS => sections.dropped_keys.extend(lists_of(section)?),
                     KEYS_KNOWN => sections.keys_known = true,
+                    CHECKPOINT => {
+                        let section = section.get(..12)?;
+                        sections.checkpoint = Some((u64_at(section, 0), u32_at(section, 8)));
+                    }
                     GROUPS => sections.groups.entry(u32_at(head, 4)).or_default().add(section)?,
                     VERSIONS => sections.versions.entry(u32_at(head, 4)).or_default().push(section),
                     _ => return None,
@@ -206,12 +221,24 @@ fn first_key(mut section: &[u8]) -> Option<Vec<u8>> {
     Some(section.get(8..8 + bytes)?.to_vec())
 }
 
-/// Adds what a section has to what is built, behind the last `key` of the one before; returns how many rows of it expire. `None` if keys do not rise, or a slot leads where no record is.
+/// What a slot of a saved index leads into.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SegmentAt {
+    There,
+    /// There was one, of a checkpoint, and it was freed since.
+    Freed,
+    Nowhere,
+}
+
+/// Keys whose record was freed since a checkpoint, each with the slot that it had. They do not go to the index: what is at that place by now is another record, which may even be one of the same key.
+type GoneKeys = Vec<(Vec<u8>, LogSlot)>;
+
+/// Adds what a section has to what is built, behind the last `key` of the one before; returns how many rows of it expire. `None` if keys do not rise, or a slot leads where no record is. Keys of records that were freed since go to `gone`.
 fn push_all(
     mut section: &[u8],
     key: &mut Vec<u8>,
-    levels: &mut LevelsBuilder<'_>,
-    is_in_segment: &impl Fn(u64) -> bool,
+    (levels, gone): (&mut LevelsBuilder<'_>, &mut GoneKeys),
+    segment_at: &impl Fn(u64) -> SegmentAt,
 ) -> Option<u64> {
     let (mut expiring, mut begins) = (0, true);
     while !section.is_empty() {
@@ -222,14 +249,20 @@ fn push_all(
         // Nothing is shared with another section, and what comes behind what is shared is greater.
         let rises = tail > key.get(shared..)? && !(begins && shared > 0);
         let is_known = matches!(slot.tag(), Tag::Row | Tag::Delta | Tag::Tombstone | Tag::Blind);
-        if !rises || !is_known || !is_in_segment(slot.offset()) {
+        let place = segment_at(slot.offset());
+        if !rises || !is_known || place == SegmentAt::Nowhere {
             return None;
         }
         begins = false;
         key.truncate(shared);
         key.extend(tail);
-        expiring += u64::from(slot.expires());
-        levels.push(key, slot).ok()?;
+        match place {
+            SegmentAt::Freed => gone.push((key.clone(), slot)),
+            _ => {
+                expiring += u64::from(slot.expires());
+                levels.push(key, slot).ok()?;
+            }
+        }
         section = rest;
     }
     Some(expiring)
@@ -240,6 +273,7 @@ struct Built<'l> {
     table: Arc<TableShared>,
     levels: LevelsBuilder<'l>,
     expiring: u64,
+    gone: GoneKeys,
 }
 
 /// Saving.
@@ -275,7 +309,7 @@ impl Engine {
         let (guard, mut keys, mut uncounted) = (self.log.pin(), 0, 0);
         for table in self.catalog.all() {
             let id = table.id.load(Ordering::Acquire);
-            sections.groups(id, &table.levels)?;
+            sections.groups(id, &table.levels.groups(), table.levels.sealed_rows())?;
             keys += table.levels.sealed_rows();
             table.levels.each_young_version(&guard, |key, slot| {
                 let slot = *self.cache.log_slot(slot, &guard);
@@ -310,7 +344,12 @@ impl Engine {
         let Some((groups, leaves)) = groups::take_over(&sections.groups, &self.log, threads) else {
             return Ok(false);
         };
-        let Some(built) = self.build_saved(&sections, threads) else { return Ok(false) };
+        let extents: BTreeSet<u32> = sections.segments.iter().flat_map(SavedSegment::extents).collect();
+        let segment_at = |offset| match extents.contains(&((offset / self.log.extent_bytes()) as u32)) {
+            true => SegmentAt::There,
+            false => SegmentAt::Nowhere,
+        };
+        let Some(built) = self.build_saved(&sections, threads, &segment_at) else { return Ok(false) };
         let ends = self.log.take_over(&sections.segments);
         sections
             .dropped
@@ -344,17 +383,20 @@ impl Engine {
     }
 
     /// The indexes of all tables; `None` if there is one that nobody knows, or what was saved is not what is written here: what was taken of the index's memory by then is not given back.
-    fn build_saved(&self, sections: &Sections<'_>, threads: usize) -> Option<Vec<Built<'_>>> {
+    fn build_saved(
+        &self,
+        sections: &Sections<'_>,
+        threads: usize,
+        segment_at: &(impl Fn(u64) -> SegmentAt + Sync),
+    ) -> Option<Vec<Built<'_>>> {
         let mut versions: Vec<_> = sections.versions.iter().collect();
         // The largest last: its keys are what memory has no room for.
         versions.sort_by_cached_key(|(_, of)| of.iter().map(|section| section.len()).sum::<usize>());
         let tables: Option<Vec<_>> =
             versions.into_iter().map(|(id, of)| Some((self.catalog.by_id(*id)?, of.as_slice()))).collect();
-        let extents: BTreeSet<u32> = sections.segments.iter().flat_map(SavedSegment::extents).collect();
-        let is_in_segment = |offset| extents.contains(&((offset / self.log.extent_bytes()) as u32));
         let build = |(table, of): (Arc<TableShared>, _)| {
             let has_groups = sections.groups.contains_key(&table.id.load(Ordering::Relaxed));
-            self.build_table(table, of, has_groups, (threads, &is_in_segment))
+            self.build_table(table, of, has_groups, (threads, segment_at))
         };
         tables?.into_iter().map(build).collect()
     }
@@ -364,7 +406,7 @@ impl Engine {
         table: Arc<TableShared>,
         sections: &[&[u8]],
         has_groups: bool,
-        (threads, is_in_segment): (usize, &(impl Fn(u64) -> bool + Sync)),
+        (threads, segment_at): (usize, &(impl Fn(u64) -> SegmentAt + Sync)),
     ) -> Option<Built<'_>> {
         let ranges: Vec<&[&[u8]]> = sections.chunks(sections.len().div_ceil(threads.max(1)).max(1)).collect();
         let fences = ranges.iter().map(|range| first_key(range.first()?)).collect::<Option<Vec<_>>>()?;
@@ -376,25 +418,26 @@ impl Engine {
             // What groups have is older than what is sealed here: so nothing is.
             let seal = self.seal_at_opening().of_table(bytes, ranges.len() as u64).filter(|_| !has_groups);
             let mut levels = levels.sealing(seal);
-            let (mut key, mut expiring) = (Vec::new(), 0);
+            let (mut key, mut expiring, mut gone) = (Vec::new(), 0, GoneKeys::new());
             for section in ranges[i] {
-                expiring += push_all(section, &mut key, &mut levels, is_in_segment)?;
+                expiring += push_all(section, &mut key, (&mut levels, &mut gone), segment_at)?;
             }
-            fences.get(i + 1).is_none_or(|fence| key < *fence).then_some((levels, expiring))
+            fences.get(i + 1).is_none_or(|fence| key < *fence).then_some((levels, expiring, gone))
         };
         let last = ranges.len().checked_sub(1)?;
-        let (levels, expiring) = std::thread::scope(|scope| {
+        let (levels, expiring, gone) = std::thread::scope(|scope| {
             let others: Vec<_> = (0..last).map(|i| scope.spawn(move || build(i))).collect();
             let mut right = build(last);
             for left in others.into_iter().rev() {
                 let left = left.join().expect("a builder does not panic");
-                right = left
-                    .zip(right)
-                    .and_then(|((left, some), (right, more))| Some((left.join(right).ok()?, some + more)));
+                right = left.zip(right).and_then(|((left, some, mut gone), (right, more, others))| {
+                    gone.extend(others);
+                    Some((left.join(right).ok()?, some + more, gone))
+                });
             }
             right
         })?;
-        Some(Built { table, levels, expiring })
+        Some(Built { table, levels, expiring, gone })
     }
 }
 
@@ -405,16 +448,32 @@ impl Recovery<'_> {
         groups: BTreeMap<u32, OpenedGroups>,
         (ends, found): (Vec<SegmentEnd>, &OpenState),
     ) -> Result<()> {
-        for Built { table, levels, expiring } in built {
+        self.take_over_levels(built, groups)?;
+        self.log.recovered(ends, found.watermark, found, self.persists_in_place, None)
+    }
+}
+
+impl Recovery<'_> {
+    /// Takes over the levels of all tables; returns the keys of each whose record was freed since a checkpoint.
+    fn take_over_levels(
+        &self,
+        built: Vec<Built<'_>>,
+        groups: BTreeMap<u32, OpenedGroups>,
+    ) -> Result<BTreeMap<u32, GoneKeys>> {
+        let mut all_gone = BTreeMap::new();
+        for Built { table, levels, expiring, gone } in built {
             table.levels.build(levels)?;
             table.expiry.reset(expiring);
+            if !gone.is_empty() {
+                all_gone.insert(table.id.load(Ordering::Relaxed), gone);
+            }
         }
         for (id, OpenedGroups { rows, groups }) in groups {
             if let Some(table) = self.catalog.by_id(id) {
                 table.levels.open_groups(groups, rows);
             }
         }
-        self.log.recovered(ends, found.watermark, found, self.persists_in_place, None)
+        Ok(all_gone)
     }
 }
 

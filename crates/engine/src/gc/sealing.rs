@@ -133,12 +133,14 @@ impl Engine {
     pub(crate) fn seal_loop(&self) {
         // A leaf that is damaged is told to whoever looks into it.
         drop(self.tell_opened_groups_apart());
-        self.work_while_writable(Engine::seal_if_wanted);
+        self.work_while_writable(|_| false, Engine::seal_if_wanted);
     }
 
-    fn work_while_writable(&self, work: impl Fn(&Engine) -> Result<()>) {
+    /// Works whenever something was written, or something else `is_due`.
+    fn work_while_writable(&self, is_due: impl Fn(&Engine) -> bool, work: impl Fn(&Engine) -> Result<()>) {
         let (mut backoff, mut seen) = (IdleBackoff::new(Duration::from_millis(2)), 0);
-        let anything_new = |seen: &mut u64| std::mem::replace(seen, self.log.last_sequence()) != *seen;
+        let anything_new =
+            |seen: &mut u64| std::mem::replace(seen, self.log.last_sequence()) != *seen || is_due(self);
         while self.scheduler.back_off(&mut backoff, || anything_new(&mut seen))
             && self.log.check_writable().is_ok()
         {

@@ -177,6 +177,20 @@ impl GroupLevels {
         Ok(GroupLook { slot: self.l1.get(key, hash, bytes)?, stamp: self.l1.stamp(), asked })
     }
 
+    /// Whether a key that is in the group at this place, counted from the [newest](GroupLevels::newest_first), is in none that is newer.
+    ///
+    /// # Errors
+    /// If a leaf that may have it is damaged.
+    pub fn is_newest<B: LeafBytes>(&self, at: usize, key: &[u8], bytes: &B) -> Result<bool, DamagedLeaf> {
+        let hash = hash_of(key);
+        for newer in self.newest_first().take(at) {
+            if newer.get(key, hash, bytes)?.is_some() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// The groups of L0 that may have a key of this hash.
     fn may_have(&self, hash: u64) -> &[NumberedGroup] {
         let (Some(newest), Some(oldest)) = (self.l0.first(), self.l0.last()) else { return &[] };

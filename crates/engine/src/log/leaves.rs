@@ -139,11 +139,35 @@ impl Log {
         self.extent_bytes() - KEPT_BYTES
     }
 
-    /// Nobody is led to these extents any more: they are free once all have let go who were.
+    /// Nobody is led to these extents any more: they are free once all have let go who were, and no checkpoint of the index names them.
     pub(crate) fn retire_leaves(&self, places: impl IntoIterator<Item = LeafPlace>) {
+        self.retire(places.into_iter().map(|place| (place.at >> self.space.extent_shift()) as u32));
+    }
+
+    fn retire(&self, extents: impl Iterator<Item = u32>) {
         let epoch = self.epoch.current();
-        let extents = places.into_iter().map(|place| (epoch, (place.at >> self.space.extent_shift()) as u32));
-        self.leaves.retired.lock().extend(extents);
+        self.leaves.retired.lock().extend(extents.map(|extent| (epoch, extent)));
+    }
+
+    /// A checkpoint of the index names these extents from now on, as one more that has leaves there.
+    pub(super) fn name_extents(&self, extents: &[u32]) {
+        let mut taken = self.leaves.taken.lock();
+        extents.iter().for_each(|extent| *taken.entry(*extent).or_default() += 1);
+    }
+
+    /// A checkpoint of the index that named these extents, and had taken some of them for itself, counts no more.
+    pub(super) fn unname_extents(&self, extents: &[u32]) {
+        self.retire(extents.iter().copied());
+    }
+
+    /// An extent to be written of a checkpoint of the index, beside leaves, where more than `left` can be had.
+    pub(super) fn take_for_checkpoint(&self, left: u32) -> Result<Option<u32>> {
+        if self.space.room().0 <= left + Claim::Write.reserve() {
+            return Ok(None);
+        }
+        let taken = self.space.take(1, Claim::Write)?.ok();
+        self.name_extents(taken.as_slice());
+        Ok(taken)
     }
 
     /// Frees extents of leaves that nobody reads any more; returns how many.
@@ -202,7 +226,7 @@ impl Log {
     }
 
     /// One that has leaves in an extent has let go.
-    fn free_leaves(&self, extent: u32) {
+    pub(super) fn free_leaves(&self, extent: u32) {
         let mut taken = self.leaves.taken.lock();
         if let Some(uses) = taken.get_mut(&extent).filter(|uses| **uses > 1) {
             *uses -= 1;

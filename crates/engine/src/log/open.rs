@@ -177,6 +177,8 @@ impl Log {
             closing: AtomicBool::new(false),
             closed: AtomicBool::new(tier.is_read_only()),
             is_halted: AtomicBool::new(false),
+            store_seed: root.store_id as u64 ^ (root.store_id >> 64) as u64,
+            checkpoint_that_counts: Mutex::default(),
             halted: Mutex::default(),
             epoch: Arc::new(Epoch::new()),
             syncs: AtomicU64::new(0),

@@ -2,11 +2,15 @@
 //!
 //! Owns [`SavedSegment`], and the pieces' way to free extents and back. Promises that what is taken over fits the segments that there are, or nothing is. Must not know what of tables is saved beside it.
 
+use std::collections::HashMap;
+
 use hedgerow_row::le_bytes::{u32_at, u64_at};
 
+use super::freed::FreedJournal;
 use super::segment::{Deltas, Segment};
-use super::{Log, SegmentEnd};
-use crate::manifest::saved_index::{SavedIndex, SavedPiece, payload_max, write_piece};
+use super::{LockedAppender, Log, SegmentEnd};
+use crate::group::LeafPlace;
+use crate::manifest::saved_index::{SavedAs, SavedIndex, SavedPiece, payload_max, write_piece};
 use crate::space::Claim;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::{Error, ErrorKind, Result};
@@ -69,6 +73,11 @@ impl SavedSegment {
     /// Its extents.
     pub(crate) fn extents(&self) -> std::ops::Range<u32> {
         self.extent..self.extent + self.words.len() as u32
+    }
+
+    /// The number of the segment.
+    pub(crate) fn segment_number(&self) -> u64 {
+        self.segment.segment_number
     }
 
     /// Bytes of the log that it has.
@@ -182,6 +191,7 @@ impl Log {
         let generation = self.root.lock().generation;
         Some(PieceWriter {
             log: self,
+            saved_as: SavedAs::Closed,
             generation,
             first: None,
             current: None,
@@ -193,14 +203,14 @@ impl Log {
     /// Whether an index was saved of the root that counts, whatever is left of it.
     pub(crate) fn names_saved_index(&self) -> bool {
         let root = self.root.lock();
-        SavedIndex::load(&self.tier, root.generation, root.store_id).is_some()
+        SavedIndex::load(&self.tier, SavedAs::Closed, (root.generation, root.store_id)).is_some()
     }
 
     /// What was saved of the root that counts, if anything was.
     pub(crate) fn saved_index(&self) -> Option<Vec<SavedPiece<'_>>> {
         let root = self.root.lock();
         let (is_whole, watermark) = (root.clean && !root.changes_in_log, root.watermark);
-        let saved = SavedIndex::load(&self.tier, root.generation, root.store_id)?;
+        let saved = SavedIndex::load(&self.tier, SavedAs::Closed, (root.generation, root.store_id))?;
         drop(root);
         let pieces = saved.pieces(&self.tier, self.extent_bytes())?;
         (is_whole && saved.sequence == watermark as u32).then_some(pieces)
@@ -241,14 +251,15 @@ impl Drop for HeldPieces<'_> {
     }
 }
 
-/// Writes pieces into free extents, which nobody else takes: the log is closed.
+/// Writes pieces into free extents. Of a log that is closed nobody else takes these.
 pub(crate) struct PieceWriter<'l> {
     log: &'l Log,
+    saved_as: SavedAs,
     generation: u64,
     first: Option<u32>,
     /// The extent that the next piece is written to.
     current: Option<u32>,
-    /// All that were taken. They are free again in the end: nobody takes them before the store is opened anew, and then what is saved is read first.
+    /// All that were taken. They are free again in the end, but for those of a checkpoint that counts: nobody takes them before the store is opened anew, and then what is saved is read first.
     taken: Vec<u32>,
     /// Pieces, and bytes of payload.
     written: (u32, u64),
@@ -261,13 +272,14 @@ impl PieceWriter<'_> {
     }
 
     fn take(&mut self) -> Result<u32> {
-        match self.log.space.take(1, Claim::Write)? {
-            Ok(extent) => {
-                self.taken.push(extent);
-                Ok(extent)
-            }
-            Err(_) => Err(Error::new(ErrorKind::Full, "there is no room to save the index")),
-        }
+        let taken = match self.saved_as {
+            SavedAs::Closed => self.log.space.take(1, Claim::Write)?.ok(),
+            SavedAs::Checkpoint => self.log.take_for_checkpoint(CHECKPOINT_LEAVES)?,
+        };
+        let no_room = || Error::new(ErrorKind::Full, "there is no room to save the index");
+        let extent = taken.ok_or_else(no_room)?;
+        self.taken.push(extent);
+        Ok(extent)
     }
 
     /// Writes a piece, behind which another comes.
@@ -299,21 +311,265 @@ impl PieceWriter<'_> {
         self.write_before(payload, false)?;
         // PERSIST: all pieces are durable before anything leads to them, and with them the leaves of groups, which nothing made durable before.
         self.log.tier.persist_all()?;
-        let root = self.log.root.lock();
-        let saved = SavedIndex {
+        let watermark = self.log.root.lock().watermark;
+        self.reference(watermark as u32).store(&self.log.tier)
+    }
+
+    fn reference(&self, sequence: u32) -> SavedIndex {
+        SavedIndex {
             generation: self.generation,
-            store_id: root.store_id,
+            store_id: self.log.root.lock().store_id,
             first_extent: self.first.unwrap_or(0),
             pieces: self.written.0,
             payload_bytes: self.written.1,
-            sequence: root.watermark as u32,
-        };
-        saved.store(&self.log.tier)
+            sequence,
+        }
     }
+
+    /// Writes the last piece of a checkpoint, which names these extents of leaves besides. It does not count before it is [named](Log::name_checkpoint).
+    ///
+    /// # Errors
+    /// As [`PieceWriter::write`].
+    pub(crate) fn finish_checkpoint(
+        mut self,
+        payload: &[u8],
+        begun: BegunCheckpoint<'_>,
+    ) -> Result<WrittenCheckpoint> {
+        self.write_before(payload, false)?;
+        let BegunCheckpoint { mut leaves, journal, uncounted } = begun;
+        let mut own = std::mem::take(&mut self.taken);
+        own.push(journal.extent());
+        let mut extents = std::mem::take(&mut leaves.extents);
+        extents.extend(own);
+        Ok(WrittenCheckpoint { reference: self.reference(0), extents, journal: journal.begun(), uncounted })
+    }
+}
+
+/// So many extents are left to others when a checkpoint is written.
+const CHECKPOINT_LEAVES: u32 = 8;
+
+/// A checkpoint of the index whose pieces are written.
+#[derive(Debug)]
+pub(crate) struct WrittenCheckpoint {
+    reference: SavedIndex,
+    /// Those of leaves that it leads to, and its own.
+    extents: Vec<u32>,
+    journal: FreedJournal,
+    /// By segment, where records lie that no key counted when it was taken, in order.
+    uncounted: HashMap<u32, Vec<u64>>,
+}
+
+/// What a checkpoint has besides its pieces.
+#[derive(Debug)]
+pub(crate) struct BegunCheckpoint<'l> {
+    pub(crate) leaves: NamedLeaves<'l>,
+    pub(crate) journal: BegunJournal<'l>,
+    /// By segment, where records lie that no key counts, in order.
+    pub(crate) uncounted: HashMap<u32, Vec<u64>>,
+}
+
+/// The journal of what will be freed, whose extent is free again if it is dropped.
+#[derive(Debug)]
+pub(crate) struct BegunJournal<'l> {
+    log: &'l Log,
+    journal: Option<FreedJournal>,
+    extent: u32,
+}
+
+impl BegunJournal<'_> {
+    /// Where it begins.
+    pub(crate) fn extent(&self) -> u32 {
+        self.extent
+    }
+
+    fn begun(mut self) -> FreedJournal {
+        self.journal.take().expect("it is begun once")
+    }
+}
+
+impl Drop for BegunJournal<'_> {
+    fn drop(&mut self) {
+        if self.journal.is_some() {
+            self.log.free_leaves(self.extent);
+        }
+    }
+}
+
+/// Extents of leaves that a checkpoint will name.
+#[derive(Debug)]
+pub(crate) struct NamedLeaves<'l> {
+    log: &'l Log,
+    extents: Vec<u32>,
+}
+
+impl Drop for NamedLeaves<'_> {
+    fn drop(&mut self) {
+        self.log.unname_extents(&self.extents);
+    }
+}
+
+/// Which checkpoint of the index counts.
+#[derive(Debug, Default)]
+pub(super) struct CheckpointThatCounts {
+    now: Option<WrittenCheckpoint>,
+    forgotten: u64,
+}
+
+/// The segments at a checkpoint of the index.
+pub(crate) struct CheckpointedSegments {
+    pub(crate) segments: Vec<SavedSegment>,
+    /// All that is written from then on is in segments of this number, or of higher ones.
+    pub(crate) below: u64,
+}
+
+/// Of a log that goes on.
+impl Log {
+    /// Ends all open segments, and says what all have. `None`, as of a log that is [closed](Log::saved_segments), if one is being collected, or was emptied and is there. Whoever has these appenders, which are all, keeps cycles of gc out.
+    pub(crate) fn segments_at_checkpoint(
+        &self,
+        writers: &mut [LockedAppender<'_>],
+        gc: &mut LockedAppender<'_>,
+    ) -> Option<CheckpointedSegments> {
+        // Nothing of this changes before all appenders are let go: what is in vain is to end no segment.
+        let is_busy =
+            |(extent, segment): (&u32, &Segment)| segment.in_gc || self.is_emptied(*extent, segment);
+        if self.segments.lock().used.iter().any(is_busy) {
+            return None;
+        }
+        writers.iter_mut().for_each(|appender| appender.seal_all(self));
+        gc.seal_all(self);
+        let segments = self.segments.lock();
+        let of_segment = |(&extent, segment): (&u32, &Segment)| {
+            let is_still = segment.sealed && !segment.in_gc && !self.is_emptied(extent, segment);
+            is_still.then(|| SavedSegment {
+                extent,
+                segment: SegmentNumbers::of(segment),
+                words: (extent..extent + segment.extents).map(|extent| self.words_of(extent)).collect(),
+            })
+        };
+        let of_all = segments.used.iter().map(of_segment).collect::<Option<_>>()?;
+        Some(CheckpointedSegments { segments: of_all, below: self.next_segment_number() })
+    }
+
+    /// These leaves are not free from now on, as long as what is returned is there, or a checkpoint of the index that is made of it.
+    pub(crate) fn name_leaves(&self, places: impl Iterator<Item = LeafPlace>) -> NamedLeaves<'_> {
+        let extents: Vec<u32> = places.map(|place| (place.at >> self.space.extent_shift()) as u32).collect();
+        self.name_extents(&extents);
+        NamedLeaves { log: self, extents }
+    }
+
+    /// Begins the journal of what will be freed of the segments below a number; `None` where there is no room.
+    ///
+    /// # Errors
+    /// What the tier refuses.
+    pub(crate) fn begin_freed_journal(&self, below: u64) -> Result<Option<BegunJournal<'_>>> {
+        let journal = self.begin_journal(below, CHECKPOINT_LEAVES)?;
+        Ok(journal.map(|journal| BegunJournal {
+            log: self,
+            extent: journal.extent(),
+            journal: Some(journal),
+        }))
+    }
+
+    /// To write a checkpoint of the index with.
+    pub(crate) fn write_checkpoint(&self) -> PieceWriter<'_> {
+        let generation = self.root.lock().opens;
+        PieceWriter {
+            log: self,
+            saved_as: SavedAs::Checkpoint,
+            generation,
+            first: None,
+            current: None,
+            taken: Vec::new(),
+            written: (0, 0),
+        }
+    }
+
+    /// How often it was said that no checkpoint counts. To be asked when one is begun, with the appenders locked.
+    pub(crate) fn checkpoints_forgotten(&self) -> u64 {
+        self.checkpoint_that_counts.lock().forgotten
+    }
+
+    /// Has a checkpoint count in the place of the one before, unless it was said since it was begun that none does.
+    pub(crate) fn count_checkpoint(&self, written: WrittenCheckpoint, forgotten_before: u64) -> bool {
+        let mut counting = self.checkpoint_that_counts.lock();
+        let is_of_now = written.reference.generation == self.root.lock().opens;
+        let counts = is_of_now && counting.forgotten == forgotten_before;
+        let gone = if counts {
+            SavedIndex::name_checkpoint(Some(&written.reference), &self.tier);
+            counting.now.replace(written)
+        } else {
+            Some(written)
+        };
+        gone.into_iter().for_each(|gone| self.unname_extents(&gone.extents));
+        counts
+    }
+
+    /// No checkpoint of the index counts from now on, nor one that has been begun. Before anything that it must not be followed by.
+    pub(crate) fn forget_checkpoint(&self) {
+        let mut counting = self.checkpoint_that_counts.lock();
+        counting.forgotten += 1;
+        if let Some(gone) = counting.now.take() {
+            SavedIndex::name_checkpoint(None, &self.tier);
+            self.unname_extents(&gone.extents);
+        }
+    }
+
+    /// Writes down what is about to be freed, if a checkpoint counts that knows of it.
+    pub(super) fn write_down_freed(&self, extents: &[u32]) {
+        let mut counting = self.checkpoint_that_counts.lock();
+        let Some(checkpoint) = &mut counting.now else { return };
+        for extent in extents {
+            let uncounted = checkpoint.uncounted.get(extent).map_or(&[][..], Vec::as_slice);
+            let taken = self.write_freed(&mut checkpoint.journal, *extent, uncounted);
+            checkpoint.extents.extend(taken);
+        }
+    }
+
+    /// Whether a checkpoint of the index counts.
+    pub(crate) fn has_checkpoint(&self) -> bool {
+        self.checkpoint_that_counts.lock().now.is_some()
+    }
+
+    /// The checkpoint of a store whose process was killed, if it counts.
+    pub(crate) fn checkpointed_index(&self) -> Option<Vec<SavedPiece<'_>>> {
+        let root = self.root.lock();
+        let saved = SavedIndex::load(&self.tier, SavedAs::Checkpoint, (root.opens, root.store_id))?;
+        drop(root);
+        saved.pieces(&self.tier, self.extent_bytes())
+    }
+
+    /// Parts the segments that there are into those of a checkpoint, as they were, and those that were begun since; `None` if one is neither.
+    pub(crate) fn since_checkpoint(&self, saved: &[SavedSegment], below: u64) -> Option<SinceCheckpoint> {
+        let segments = self.segments.lock();
+        let saved: HashMap<u32, &SavedSegment> = saved.iter().map(|saved| (saved.extent, saved)).collect();
+        let (mut there, mut since) = (Vec::new(), Vec::new());
+        for (extent, segment) in &segments.used {
+            if segment.segment_number >= below {
+                since.push(*extent);
+                continue;
+            }
+            let saved = saved.get(extent).filter(|saved| {
+                saved.segment.segment_number == segment.segment_number
+                    && segment.extents as usize == saved.words.len()
+                    && segment.in_header.0 <= saved.segment.end
+            })?;
+            there.push((*saved).clone());
+        }
+        Some(SinceCheckpoint { there, since })
+    }
+}
+
+/// The segments that there are of a store with a checkpoint of its index.
+pub(crate) struct SinceCheckpoint {
+    /// Those that there were then.
+    pub(crate) there: Vec<SavedSegment>,
+    /// First extents of those that were begun since.
+    pub(crate) since: Vec<u32>,
 }
 
 impl Drop for PieceWriter<'_> {
     fn drop(&mut self) {
-        self.taken.drain(..).for_each(|extent| self.log.space.free(extent..extent + 1));
+        self.taken.drain(..).for_each(|extent| self.log.free_leaves(extent));
     }
 }

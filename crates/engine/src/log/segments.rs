@@ -418,6 +418,7 @@ impl Log {
         /// From so many on one sync of all costs less than one for each.
         const MANY: usize = 4;
         self.check_writable()?;
+        self.write_down_freed(extents);
         let mut headers = Vec::with_capacity(extents.len());
         for &extent in extents {
             let mut segments = self.segments.lock();

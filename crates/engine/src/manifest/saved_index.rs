@@ -13,7 +13,9 @@
 //!  +--------+-------+--------+------------+----------+--------+--------+----------+-----------+-----+
 //! ```
 //!
-//! It counts for the root of exactly this generation. Each opening for writing, and each close, stores another, so that it need never be taken away: a saved index is of no use once anything was written,
+//! A *checkpoint* of the index, which is written while the store is open, has its own reference at 8704, of the same bytes but for the magic; in the place of the generation it has the root's count of openings, and no sequence.
+//!
+//! That of a store that was closed counts for the root of exactly this generation. Each opening for writing, and each close, stores another, so that it need never be taken away: a saved index is of no use once anything was written,
 //! by this build or by one that knows of none. Such a build passes it over, and so it passes over what it leads to.
 //!
 //! **A piece** lies in an extent that is free on the medium, behind the page that is kept of it for a segment's header:
@@ -34,24 +36,49 @@ use hedgerow_row::le_bytes::{u32_at, u64_at, u128_at};
 use crate::Result;
 use crate::space::KEPT_BYTES;
 
-const MAGIC: &[u8; 8] = b"HGSAVIDX";
 /// Of the reference, the pieces and what is in them: the layout of a slot's word (`index/slot.rs`) is part of it.
 const VERSION: u32 = 1;
-const OFFSET: u64 = 8192;
 const REFERENCE_BYTES: usize = 64;
 const HEADER_BYTES: usize = 32;
 /// No piece has a longer payload, however long extents are: it is held in memory while it is made.
 const PAYLOAD_MAX: u64 = 16 << 20;
 
+/// When an index was saved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SavedAs {
+    /// When the store was closed in order.
+    Closed,
+    /// While it was open: what was written since is in the log.
+    Checkpoint,
+}
+
+impl SavedAs {
+    fn magic(self) -> &'static [u8; 8] {
+        match self {
+            SavedAs::Closed => b"HGSAVIDX",
+            SavedAs::Checkpoint => b"HGIDXCHK",
+        }
+    }
+
+    /// Where the reference is.
+    fn offset(self) -> u64 {
+        match self {
+            SavedAs::Closed => 8192,
+            SavedAs::Checkpoint => 8192 + 512,
+        }
+    }
+}
+
 /// Where a saved index is, and of which root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SavedIndex {
+    /// The root's, or of a checkpoint how often the store had been opened by its root.
     pub(crate) generation: u64,
     pub(crate) store_id: u128,
     pub(crate) first_extent: u32,
     pub(crate) pieces: u32,
     pub(crate) payload_bytes: u64,
-    /// The last that was given to a record; its low half, which is held against the root's watermark.
+    /// The last that was given to a record; its low half, which is held against the root's watermark. 0 of a checkpoint.
     pub(crate) sequence: u32,
 }
 
@@ -61,9 +88,9 @@ pub(crate) fn payload_max(extent_bytes: u64) -> usize {
 }
 
 impl SavedIndex {
-    fn encode(&self) -> [u8; REFERENCE_BYTES] {
+    fn encode(&self, saved_as: SavedAs) -> [u8; REFERENCE_BYTES] {
         let mut bytes = [0; REFERENCE_BYTES];
-        bytes[0..8].copy_from_slice(MAGIC);
+        bytes[0..8].copy_from_slice(saved_as.magic());
         bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
         bytes[12..16].copy_from_slice(&self.first_extent.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.generation.to_le_bytes());
@@ -76,8 +103,8 @@ impl SavedIndex {
         bytes
     }
 
-    fn decode(bytes: &[u8]) -> Option<SavedIndex> {
-        let is_whole = bytes[..8] == MAGIC[..] && crc32c(0, &bytes[..60]) == u32_at(bytes, 60);
+    fn decode(bytes: &[u8], saved_as: SavedAs) -> Option<SavedIndex> {
+        let is_whole = bytes[..8] == saved_as.magic()[..] && crc32c(0, &bytes[..60]) == u32_at(bytes, 60);
         (is_whole && u32_at(bytes, 8) == VERSION).then(|| SavedIndex {
             generation: u64_at(bytes, 16),
             store_id: u128_at(bytes, 24),
@@ -88,18 +115,30 @@ impl SavedIndex {
         })
     }
 
-    /// Names a saved index whose pieces are durable.
+    /// Names the index of a store that was closed, whose pieces are durable.
     ///
     /// # Errors
     /// What the tier refuses: then it may count or not.
     pub(crate) fn store(&self, tier: &TierBytes) -> Result<()> {
-        tier.write_apart(OFFSET, &self.encode());
-        Ok(tier.persist(OFFSET, REFERENCE_BYTES as u64)?)
+        let offset = SavedAs::Closed.offset();
+        tier.write_apart(offset, &self.encode(SavedAs::Closed));
+        Ok(tier.persist(offset, REFERENCE_BYTES as u64)?)
     }
 
-    /// What counts for the root of this generation of a store.
-    pub(crate) fn load(tier: &TierBytes, generation: u64, store_id: u128) -> Option<SavedIndex> {
-        let saved = SavedIndex::decode(tier.try_read(OFFSET, REFERENCE_BYTES)?)?;
+    /// Names a checkpoint, in the place of the one before; none, if there is none. Nothing of it need be durable: it counts after a process was killed, which leaves all that was stored.
+    pub(crate) fn name_checkpoint(checkpoint: Option<&SavedIndex>, tier: &TierBytes) {
+        let reference = checkpoint.map_or([0; REFERENCE_BYTES], |saved| saved.encode(SavedAs::Checkpoint));
+        tier.write_apart(SavedAs::Checkpoint.offset(), &reference);
+    }
+
+    /// What counts for the root of this generation of a store; of a checkpoint, of so many openings.
+    pub(crate) fn load(
+        tier: &TierBytes,
+        saved_as: SavedAs,
+        (generation, store_id): (u64, u128),
+    ) -> Option<SavedIndex> {
+        let bytes = tier.try_read(saved_as.offset(), REFERENCE_BYTES)?;
+        let saved = SavedIndex::decode(bytes, saved_as)?;
         (saved.generation == generation && saved.store_id == store_id).then_some(saved)
     }
 
@@ -178,8 +217,12 @@ mod tests {
             payload_bytes: 1 << 20,
             sequence: 99,
         };
-        let bytes = saved.encode();
-        assert_eq!(SavedIndex::decode(&bytes), Some(saved));
+        let bytes = saved.encode(SavedAs::Closed);
+        assert_eq!(SavedIndex::decode(&bytes, SavedAs::Closed), Some(saved));
+        assert_eq!(SavedIndex::decode(&bytes, SavedAs::Checkpoint), None);
+        let checkpoint = saved.encode(SavedAs::Checkpoint);
+        assert_eq!(SavedIndex::decode(&checkpoint, SavedAs::Checkpoint), Some(saved));
+        assert_eq!((&checkpoint[..8], &checkpoint[8..60]), (&b"HGIDXCHK"[..], &bytes[8..60]));
         let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(
             hex,
@@ -189,7 +232,7 @@ mod tests {
         for at in 0..bytes.len() {
             let mut flipped = bytes;
             flipped[at] ^= 1;
-            assert_eq!(SavedIndex::decode(&flipped), None, "byte {at}");
+            assert_eq!(SavedIndex::decode(&flipped, SavedAs::Closed), None, "byte {at}");
         }
     }
 }

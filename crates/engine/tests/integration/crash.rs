@@ -139,14 +139,18 @@ fn rows_that_move() {
 #[test]
 fn keys_that_are_sealed() {
     let mut all = SweepCounts::default();
-    for (model, durability, moving) in [
-        (CrashModel::Pages, Durability::Process, false),
-        (CrashModel::Pages, Durability::Immediate, true),
-        (CrashModel::CacheLines, Durability::Process, false),
-        (CrashModel::CacheLines, Durability::Immediate, false),
+    // With a checkpoint of the index for each half MiB, and with none.
+    let checkpoints = 512 << 10;
+    for (model, durability, moving, index_checkpoint_bytes) in [
+        (CrashModel::Pages, Durability::Process, false, checkpoints),
+        (CrashModel::Pages, Durability::Immediate, true, checkpoints),
+        (CrashModel::Pages, Durability::Process, false, u64::MAX),
+        (CrashModel::CacheLines, Durability::Process, false, u64::MAX),
+        (CrashModel::CacheLines, Durability::Immediate, false, u64::MAX),
     ] {
         let taste = Taste { keys: 1_200, value_bytes_max: 1_000, collect_one_in: 10, ..taste() };
-        let setup = Setup { moving, index_bytes_max: 22 << 10, ..setup_of(model, durability) };
+        let index_bytes_max = 22 << 10;
+        let setup = Setup { moving, index_bytes_max, index_checkpoint_bytes, ..setup_of(model, durability) };
         all += sweep_of(&taste, setup, 1_600, 2, 200);
     }
     assert!(all.sealed > 300, "the scripts seal little: {all:?}");

@@ -20,7 +20,6 @@ use hedgerow_row::le_bytes::{u32_at, u64_at};
 use super::{LIST_MAX, SectionWriter};
 use crate::Result;
 use crate::group::{Group, GroupLevels, LeafExtent, LeafPlace, NumberedGroup};
-use crate::levels::Levels;
 use crate::log::{LeafWriter, Log};
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -53,9 +52,8 @@ pub(super) struct OpenedGroups {
 }
 
 impl SectionWriter<'_> {
-    /// Writes where the groups of a table are.
-    pub(super) fn groups(&mut self, table: u32, levels: &Levels) -> Result<()> {
-        let (groups, rows) = (levels.groups(), levels.sealed_rows());
+    /// Writes where the groups of a table are, and how many rows they alone have.
+    pub(super) fn groups(&mut self, table: u32, groups: &GroupLevels, rows: u64) -> Result<()> {
         let in_order = [groups.l1()].into_iter().chain(groups.l0().iter().rev().map(|of| &of.group));
         for (which, group) in in_order.enumerate() {
             for extents in group.extents().chunks(LIST_MAX) {

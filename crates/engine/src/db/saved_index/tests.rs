@@ -8,14 +8,14 @@ use super::*;
 use crate::db::fixture::{Scratch, options};
 use crate::{Capacity, Db, Durability, Expiry, Options, Schema, Table, Type, row};
 
-const FAST_BYTES: u64 = 8 << 20;
+pub(super) const FAST_BYTES: u64 = 8 << 20;
 
-fn opened(sim: &CrashSim, clock: &Clock, options: Options) -> Db {
+pub(super) fn opened(sim: &CrashSim, clock: &Clock, options: Options) -> Db {
     let tiers = (FastTier::simulated(sim), CapacityTier::simulated(sim));
     Db::open_at(tiers, options, clock.clone()).unwrap()
 }
 
-fn small() -> Options {
+pub(super) fn small() -> Options {
     Options {
         segment_bytes: 256 << 10,
         fast_tier_bytes_max: FAST_BYTES,
@@ -29,7 +29,7 @@ fn is_saved(db: &Db) -> bool {
 }
 
 /// All slots of all tables, as they lead into the log.
-fn slots_of(db: &Db) -> BTreeMap<(u32, Vec<u8>), Slot> {
+pub(super) fn slots_of(db: &Db) -> BTreeMap<(u32, Vec<u8>), Slot> {
     slots_in(db.engine())
 }
 
@@ -47,7 +47,7 @@ fn slots_in(engine: &Engine) -> BTreeMap<(u32, Vec<u8>), Slot> {
     slots
 }
 
-fn fields(table: &Table) -> BTreeMap<Vec<u8>, (i64, Option<u64>)> {
+pub(super) fn fields(table: &Table) -> BTreeMap<Vec<u8>, (i64, Option<u64>)> {
     table
         .scan()
         .map(|row| {
@@ -58,15 +58,15 @@ fn fields(table: &Table) -> BTreeMap<Vec<u8>, (i64, Option<u64>)> {
 }
 
 /// Everything that leaves something behind which a walk would find: deltas, deletes, rows that expire and that did, rows that were collected and that moved, tables that were cleared and dropped.
-struct Busy {
-    db: Option<Db>,
-    clock: Clock,
-    random: Random,
-    next_table: u32,
+pub(super) struct Busy {
+    pub(super) db: Option<Db>,
+    pub(super) clock: Clock,
+    pub(super) random: Random,
+    pub(super) next_table: u32,
 }
 
 impl Busy {
-    fn work(&mut self, steps: u32) {
+    pub(super) fn work(&mut self, steps: u32) {
         let db = self.db.as_ref().unwrap();
         for _ in 0..steps {
             let name = format!("t{}", self.random.below(3));

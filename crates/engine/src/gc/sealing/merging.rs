@@ -72,7 +72,10 @@ fn groups_that_fit(l0: &[NumberedGroup], extents: u64, leaf_bytes_max: u64) -> (
 impl Engine {
     /// The thread that merges groups.
     pub(crate) fn groups_loop(&self) {
-        self.work_while_writable(Engine::merge_groups_where_wanted);
+        // A checkpoint waits for a cycle of gc, and a merge may: a seal may not.
+        self.work_while_writable(Engine::is_index_checkpoint_due, |engine| {
+            engine.merge_groups_where_wanted().and(engine.checkpoint_index_if_due().map(drop))
+        });
     }
 
     /// Merges groups that are many, or of which much is gone.

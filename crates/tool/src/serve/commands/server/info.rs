@@ -278,6 +278,8 @@ fn of_fast_tier(metrics: &Metrics) -> Vec<(&'static str, u64)> {
         ("obsolete_bytes", metrics.obsolete_bytes),
         ("unused_bytes", metrics.unused_bytes),
         ("index_was_saved", u64::from(metrics.index_was_saved)),
+        ("index_was_checkpointed", u64::from(metrics.index_was_checkpointed)),
+        ("index_checkpoints", metrics.index_checkpoints),
         ("puts", metrics.puts),
         ("updates", metrics.updates),
         ("gets", metrics.gets),
