@@ -18,7 +18,7 @@
 //! * 2: records that left the index uncounted: extent, how many (u32 each), their offsets (u64 each).
 //! * 3: the hashes of such records' keys, in the same way.
 //! * 5, of no bytes: rows may move in this store, so that 3 has the keys of all that 2 has. Where they may not, nobody asks for them; a store that may move rows when it is opened is not opened by what lacks them.
-//! * 6: of a table, where the leaves of its groups lie, which stay there (`saved_index/groups.rs`).
+//! * 8: of a table, where the leaves of its groups lie, which stay there (`saved_index/groups.rs`). (6 was the same with one group in an extent: what has it is passed over.)
 //! * 7: of a checkpoint (`saved_index/checkpoint.rs`): what was written since is in segments of this number (u64), and of higher ones; the extent in which the journal of what was freed begins (u32).
 //! * 4: of a table, keys in order, those of groups left out, each with the slot of its newest version: how many bytes it shares with the one before in the section, how many it has besides (LEB128 each), the slot's word (u64), and those bytes.
 

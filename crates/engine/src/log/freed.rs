@@ -244,3 +244,37 @@ impl Log {
         freed
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// The bytes of a journal never change, and none of another journal is taken for one of its own.
+    #[test]
+    fn golden_journal() {
+        assert_eq!(hex(&header(0x0102, 7)[..12]), "020100000000000007000000");
+        let lists: Vec<u8> = [11u64, 12, 100, 90].iter().flat_map(|word| word.to_le_bytes()).collect();
+        let mut entry = vec![0; ENTRY_BYTES];
+        entry[..8].copy_from_slice(&5u64.to_le_bytes());
+        entry[8..12].copy_from_slice(&2u32.to_le_bytes());
+        entry[12..16].copy_from_slice(&1u32.to_le_bytes());
+        entry.extend(&lists);
+        let crc = crc32c(crc32c(crc32c(0, &9u64.to_le_bytes()), &entry[..16]), &lists);
+        entry[16..20].copy_from_slice(&crc.to_le_bytes());
+        entry.extend(b"behind");
+        let (decoded, behind) = FreedEntry::decode(&entry, 9).unwrap();
+        assert_eq!((decoded.segment_number, decoded.hashes, decoded.deltas), (5, &lists[..16], &lists[16..]));
+        assert_eq!(behind, b"behind");
+        assert!(FreedEntry::decode(&entry, 8).is_none(), "of another checkpoint");
+        for at in (0..20).chain(24..56) {
+            let mut flipped = entry.clone();
+            flipped[at] ^= 1;
+            assert!(FreedEntry::decode(&flipped, 9).is_none(), "byte {at}");
+        }
+        assert!(FreedEntry::decode(&[0; 64], 9).is_none(), "of nothing");
+    }
+}

@@ -25,7 +25,7 @@ use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// The kind of section.
-pub(super) const GROUPS: u32 = 6;
+pub(super) const GROUPS: u32 = 8;
 const HEAD_BYTES: usize = 24;
 const EXTENT_BYTES: usize = 20;
 

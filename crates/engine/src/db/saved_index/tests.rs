@@ -589,7 +589,7 @@ fn golden_groups() {
     let words = |words: &[u32]| -> Vec<u8> { words.iter().flat_map(|word| word.to_le_bytes()).collect() };
     assert_eq!(place.at % engine.log.extent_bytes(), 4096);
     let expected = [
-        words(&[GROUPS, id, 44]),
+        words(&[8, id, 44]),
         2u64.to_le_bytes().to_vec(),
         group.stamp().to_le_bytes().to_vec(),
         words(&[1, 1]),
