@@ -59,7 +59,8 @@ fn more_rows_than_the_emulated_fast_tier_takes_are_kept() {
     let mut store = HedgerowStore::open_on(Medium::Emulated, &directory, SHAPE, options).unwrap();
     let plan = Plan { records: 20_000, operations: 20_000, ..plan("load", 1) };
     outcome(&mut store, &Population::new(0), &plan).unwrap();
-    assert_eq!(store.rows().unwrap(), 20_000);
+    // Of rows in sorted tables the number is an estimate, and never too low.
+    assert!(store.rows().unwrap() >= 20_000);
     let account = store.account().unwrap();
     assert!(account.log_bytes > 20_000 * 1000 && account.below_log_bytes > 8 << 20, "{account:?}");
     store.close().unwrap();
