@@ -32,6 +32,13 @@ pub fn machine_memory() -> Result<u64, String> {
     number("/proc/meminfo", "MemTotal:").map(|kb| kb << 10)
 }
 
+/// The process that started another, or took it over.
+pub fn parent_of(process: i32) -> Option<i32> {
+    let stat = read(&format!("/proc/{process}/stat")).ok()?;
+    // Its name, in parentheses, may have any letters.
+    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+}
+
 /// The number behind `name` in a file.
 pub fn number(path: &str, name: &str) -> Result<u64, String> {
     number_in(&read(path)?, name).ok_or_else(|| format!("{path} has no number for {name}"))
@@ -57,6 +64,9 @@ mod tests {
             "Name:\tx\nVmHWM:\t 9999 kB\nVmRSS:\t    5000 kB\nRssAnon:\t    3000 kB\nRssFile:\t 2000 kB\n";
         assert_eq!(Memory::parse(status), Some(Memory { anonymous: 3000 << 10, rss: 5000 << 10 }));
         assert_eq!(Memory::parse("VmRSS:\t5 kB\n"), None);
+        let own = i32::try_from(std::process::id()).unwrap();
+        assert_eq!(parent_of(own), rustix::process::getppid().map(|parent| parent.as_raw_pid()));
+        assert_eq!(parent_of(0), None);
         let now = Memory::now().unwrap();
         assert!(now.anonymous > 0 && now.rss > now.anonymous && machine_memory().unwrap() > now.rss);
         assert!(number("/proc/meminfo", "Nothing:").unwrap_err().contains("no number for Nothing:"));

@@ -15,7 +15,7 @@ use crossterm::style::{Attribute, Color, Print, SetAttribute, SetForegroundColor
 use crossterm::terminal::{Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen};
 use hedgerow_device::spawn;
 use rustix::io::Errno;
-use rustix::process::{Signal, getppid, getsid, kill_current_process_group};
+use rustix::process::{Pid, Signal, getpgid, getppid, getsid, kill_current_process_group};
 use rustix::stdio::stdout;
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGWINCH};
@@ -150,10 +150,19 @@ pub fn suspend() -> io::Result<()> {
     Ok(())
 }
 
-/// Whether whoever started the program is not in its session: then no shell would have it go on, and the system would not stop it either.
+/// Whether the program's process group is orphaned: no shell with job control started it, which would have it go on. The
+/// system would not stop it either.
 fn is_nobody_to_continue() -> bool {
-    let of_parent = getppid().and_then(|parent| getsid(Some(parent)).ok());
-    of_parent.is_none() || of_parent != getsid(None).ok()
+    let (Ok(session), Ok(group)) = (getsid(None), getpgid(None)) else { return true };
+    let mut above = getppid();
+    // A shell without job control is in the group of what it starts, and may be stopped together with it.
+    while let Some(parent) = above.filter(|parent| getsid(Some(*parent)) == Ok(session)) {
+        if getpgid(Some(parent)) != Ok(group) {
+            return false;
+        }
+        above = process::parent_of(parent.as_raw_pid()).and_then(Pid::from_raw);
+    }
+    true
 }
 
 /// The signals that are ignored, one a bit; none where the system does not say.

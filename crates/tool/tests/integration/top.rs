@@ -186,6 +186,8 @@ impl InTerminal {
     fn start(line: &str) -> InTerminal {
         let mut script = Command::new("script")
             .args(["-qec", line, "/dev/null"])
+            // By which `script` starts it.
+            .env("SHELL", "/bin/sh")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -206,13 +208,25 @@ impl InTerminal {
     }
 
     /// What was painted from there on.
-    fn since(&self, from: usize) -> String {
+    fn text_from(&self, from: usize) -> String {
         String::from_utf8_lossy(&self.seen.lock().unwrap()[from..]).into_owned()
     }
 
+    /// Where a text ends that was painted from there on.
+    fn end_of(&self, from: usize, text: &str) -> Option<usize> {
+        let seen = self.seen.lock().unwrap();
+        let at = seen[from..].windows(text.len()).position(|bytes| bytes == text.as_bytes())?;
+        Some(from + at + text.len())
+    }
+
+    /// Waits until a text is painted, and says where it ends: what comes right behind it may be there already.
     fn wait_for(&self, from: usize, text: &str) -> usize {
-        eventually(&format!("{text:?} is shown"), || self.since(from).contains(text));
-        self.seen.lock().unwrap().len()
+        let begun = Instant::now();
+        while self.end_of(from, text).is_none() {
+            assert!(begun.elapsed() < Duration::from_secs(60), "no {text:?} in {:?}", self.text_from(from));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        self.end_of(from, text).unwrap()
     }
 }
 
@@ -392,17 +406,19 @@ fn who_is_to_survive_a_hang_up_does() {
     let files = TempDir::new();
     let file = files.path().join("process");
     let top = format!("{} top --port {port}", env!("CARGO_BIN_EXE_hedgerow"));
-    let line = format!("exec sh -c 'trap \"\" HUP; echo $$ > {}; exec {top}'", file.display());
-    let mut terminal = InTerminal::start(&line);
-    let shown = terminal.wait_for(0, "q quit");
-    signal("-HUP", process_of(&file));
-    // Nor is it stopped where no shell could have it go on.
-    terminal.press("\x1ah");
-    terminal.wait_for(shown, "quits; so do Esc");
-    assert!(is_running(process_of(&file)));
-    terminal.script.kill().unwrap();
-    terminal.script.wait().unwrap();
-    wait_for_end(process_of(&file), "the end of its terminal");
+    // Nor is it stopped where no shell could have it go on: its parent is none, or one without job control, which would stop, too.
+    for (exec, then) in [("exec", ""), ("", "; exit $?")] {
+        let line = format!("{exec} sh -c 'trap \"\" HUP; echo $$ > {}; exec {top}'{then}", file.display());
+        let mut terminal = InTerminal::start(&line);
+        let shown = terminal.wait_for(0, "q quit");
+        signal("-HUP", process_of(&file));
+        terminal.press("\x1ah");
+        terminal.wait_for(shown, "quits; so do Esc");
+        assert!(is_running(process_of(&file)));
+        terminal.script.kill().unwrap();
+        terminal.script.wait().unwrap();
+        wait_for_end(process_of(&file), "the end of its terminal");
+    }
 }
 
 #[test]
@@ -434,7 +450,11 @@ fn a_terminal_shows_the_server_going_away_and_coming_back_and_is_given_back() {
         if let Some(status) = terminal.script.try_wait().unwrap() {
             break status;
         }
-        assert!(begun.elapsed() < Duration::from_secs(60), "it does not quit: {}", terminal.since(helped));
+        assert!(
+            begun.elapsed() < Duration::from_secs(60),
+            "it does not quit: {}",
+            terminal.text_from(helped)
+        );
         std::thread::sleep(Duration::from_millis(10));
     };
     assert!(status.success(), "{status}");
