@@ -113,7 +113,10 @@ impl Engine {
             && self.log.check_writable().is_ok()
         {
             // While space is low and cycles get something done, one follows the other.
-            while self.gc_cycle() && !self.scheduler.is_stopped() {}
+            while self.gc_cycle() && !self.scheduler.is_stopped() {
+                // Nobody else gets between cycles that follow each other.
+                drop(self.checkpoint_index_if_due());
+            }
         }
     }
 
@@ -202,6 +205,9 @@ impl Engine {
     fn collect_once(&self, need: Need) -> Result<usize> {
         let _cycle = self.gc.lock.read();
         self.forget_checkpoint_for_room();
+        if need == Need::Idle {
+            self.renew_checkpoint_that_holds_much();
+        }
         self.recount();
         let mut moved = self.finish_moves();
         let freed = self.free_moved()? + self.free_pending()?;

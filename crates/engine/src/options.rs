@@ -241,10 +241,15 @@ pub struct Options {
     /// A store whose log takes at least so many bytes saves its index when it is closed, so that the log need not be read when it is opened next. That takes 20 to 40 bytes for each key, of free space in the fast tier,
     /// until then. Default 64 MiB; `u64::MAX` for never.
     pub saved_index_bytes_min: u64,
-    /// A store of which keys are sealed ([`Options::seal`]) takes a checkpoint of its index each time that so many bytes were written to a log that is as long, so that after its process was killed no more than that, about, is read when it is opened. It takes
-    /// about 20 bytes for each key in memory, of free space in the fast tier, and what is merged of the index on the fast tier stays until the next. Writers wait for 50 ms at most; where more than a million keys are in memory there is none. Default `u64::MAX`: none is taken, and one
-    /// that was is not used.
-    #[doc(hidden)]
+    /// A store of which keys are sealed ([`Options::seal`]) takes a checkpoint of its index each time that so many bytes
+    /// were written to a log that is as long, so that after its process was killed no more than that, about, is read when
+    /// it is opened. That takes about 20 bytes for each key in memory, of free space in the fast tier, and what is merged
+    /// of the index on the fast tier stays until the next; where space is low it is given up. Writers wait for 50 ms at
+    /// most; where more than a million keys are in memory, or rows are merged in place (persistent memory), there is none.
+    /// After a power cut the log is walked as ever, and so it is where what was written since would not fit into the index.
+    ///
+    /// Default `u64::MAX`: none is taken, and one that was is not used. 1 GiB is a good value for a log of many GiB whose
+    /// durability is not [`Process`](crate::Durability::Process): what was never synced is rewritten by any opening after a kill.
     pub index_checkpoint_bytes: u64,
     /// Threads that replay the log when opening. Default: the cores of the machine, at most 8.
     pub recovery_threads: usize,
@@ -390,6 +395,8 @@ setters! {
     wait_for_space: bool,
     /// How long a log must be for the index to be saved when the store is closed. Default 64 MiB.
     saved_index_bytes_min: u64,
+    /// How much is written between two checkpoints of the index. Default `u64::MAX`: none is taken.
+    index_checkpoint_bytes: u64,
     /// Threads that replay the log when opening. Default: the cores of the machine, at most 8.
     recovery_threads: usize,
     /// The most bytes that sorted tables may take. Default: what the disk has.
@@ -428,13 +435,14 @@ mod tests {
             .background(false)
             .wait_for_space(false)
             .saved_index_bytes_min(1 << 22)
+            .index_checkpoint_bytes(1 << 29)
             .recovery_threads(99)
             .capacity("/mnt/large")
             .capacity_bytes_max(1 << 40)
             .io_bytes_per_s(Some(50 << 20))
             .compression(Compression::None);
         let Options { swim, line_flush, early_stop, schema_layout, cache_rw, .. } = Options::default();
-        let Options { groups_max, run_eighths, coupled, index_checkpoint_bytes, .. } = Options::default();
+        let Options { groups_max, run_eighths, coupled, .. } = Options::default();
         let expected = Options {
             durability: Durability::Process,
             persist_granule: PersistGranule::Segment,
@@ -464,7 +472,7 @@ mod tests {
             background: false,
             wait_for_space: false,
             saved_index_bytes_min: 1 << 22,
-            index_checkpoint_bytes,
+            index_checkpoint_bytes: 1 << 29,
             recovery_threads: 99,
             capacity: Capacity::At("/mnt/large".into()),
             capacity_bytes_max: 1 << 40,

@@ -224,6 +224,13 @@ pub(super) struct WalkedLog {
     walked: Walked,
 }
 
+impl WalkedLog {
+    /// Of rows and deltas: no more keys than these are brought back.
+    pub(super) fn records(&self) -> usize {
+        self.walked.runs.values().flatten().map(Vec::len).sum()
+    }
+}
+
 /// What opening brings back, and what it needs of the store for that.
 pub(super) struct Recovery<'e> {
     pub(super) log: &'e Log,

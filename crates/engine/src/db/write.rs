@@ -384,7 +384,10 @@ impl Engine {
     /// Whether gc can free nothing. Victims that a cycle has begun to empty are nowhere to be seen: the look counts only between cycles.
     pub(crate) fn is_hopeless(&self, extents: u32, claim: Claim) -> bool {
         let cycles = self.gc.cycles();
-        !self.may_gain_space() && self.log.space().lacks(extents, claim) && self.gc.was_idle_since(cycles)
+        !self.may_gain_space()
+            && self.log.space().lacks(extents, claim)
+            && self.gc.was_idle_since(cycles)
+            && !self.forget_checkpoint_that_holds(extents)
     }
 
     /// The error for a store that is full, with what pins its space.

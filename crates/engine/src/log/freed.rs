@@ -42,9 +42,11 @@ pub(super) struct FreedJournal {
     extent: u32,
     /// Where the next entry goes, from the beginning of that.
     at: u64,
-    /// Something had no room, or could not be read: it ends there.
-    is_over: bool,
 }
+
+/// What was to be written down has no room, or cannot be read.
+#[derive(Debug)]
+pub(super) struct JournalLacksRoom;
 
 impl FreedJournal {
     /// The extent that it is in.
@@ -132,7 +134,7 @@ impl Log {
     pub(super) fn begin_journal(&self, below: u64, left: u32) -> Result<Option<FreedJournal>> {
         let Some(extent) = self.take_for_checkpoint(left)? else { return Ok(None) };
         self.write_journal(extent, 0, &header(below, 0));
-        Ok(Some(FreedJournal { below, extent, at: HEADER_BYTES as u64, is_over: false }))
+        Ok(Some(FreedJournal { below, extent, at: HEADER_BYTES as u64 }))
     }
 
     fn write_journal(&self, extent: u32, at: u64, bytes: &[u8]) {
@@ -146,19 +148,13 @@ impl Log {
         journal: &mut FreedJournal,
         extent: u32,
         uncounted: &[u64],
-    ) -> Option<u32> {
+    ) -> std::result::Result<Option<u32>, JournalLacksRoom> {
         let segment_number = self.segment_number(extent);
-        if journal.is_over || segment_number >= journal.below {
-            return None;
+        if segment_number >= journal.below {
+            return Ok(None);
         }
         let entry = self.freed_entry((extent, segment_number), uncounted, journal.below);
-        match entry.and_then(|entry| self.append_to_journal(&entry, journal)) {
-            Some(taken) => taken,
-            None => {
-                journal.is_over = true;
-                None
-            }
-        }
+        entry.and_then(|entry| self.append_to_journal(&entry, journal)).ok_or(JournalLacksRoom)
     }
 
     /// The entry of a segment; `None` if it cannot be read to its end.

@@ -160,6 +160,14 @@ impl Log {
         self.retire(extents.iter().copied());
     }
 
+    /// How many of these extents, which were named as often as they are given, nobody else has.
+    pub(super) fn named_by_these_alone(&self, extents: &[u32]) -> u32 {
+        let mut named = BTreeMap::<u32, u32>::new();
+        extents.iter().for_each(|extent| *named.entry(*extent).or_default() += 1);
+        let taken = self.leaves.taken.lock();
+        named.iter().filter(|(extent, times)| taken.get(extent) == Some(times)).count() as u32
+    }
+
     /// An extent to be written of a checkpoint of the index, beside leaves, where more than `left` can be had.
     pub(super) fn take_for_checkpoint(&self, left: u32) -> Result<Option<u32>> {
         if self.space.room().0 <= left + Claim::Write.reserve() {

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 use hedgerow_row::le_bytes::{u32_at, u64_at};
 
-use super::freed::FreedJournal;
+use super::freed::{FreedJournal, JournalLacksRoom};
 use super::segment::{Deltas, Segment};
 use super::{LockedAppender, Log, SegmentEnd};
 use crate::group::LeafPlace;
@@ -178,6 +178,11 @@ impl Log {
         ends
     }
 
+    /// Whether extents are not so long that a piece in each wastes them.
+    pub(crate) fn has_extents_for_pieces(&self) -> bool {
+        self.extent_bytes() <= payload_max(self.extent_bytes()) as u64 * WASTE_MAX
+    }
+
     /// Begins to save an index of so many bytes, about, of the root that counts; `None` where there is no room for it, where extents are so long that it would take many times as much, and where the tier is longer than it
     /// may be: then what is free is given back to the disk when the store is opened, before anybody looks at it.
     pub(crate) fn save_index(&self, bytes: u64) -> Option<PieceWriter<'_>> {
@@ -185,7 +190,7 @@ impl Log {
             (payload_max(self.extent_bytes()) as u64, self.space.tier_bytes());
         let extents = bytes.div_ceil(payload_max) + u64::from(Claim::Write.reserve()) + 2;
         let is_room = u64::from(self.space.room().0) >= extents;
-        if !is_room || self.extent_bytes() > payload_max * WASTE_MAX || tier_bytes > tier_bytes_max {
+        if !is_room || !self.has_extents_for_pieces() || tier_bytes > tier_bytes_max {
             return None;
         }
         let generation = self.root.lock().generation;
@@ -415,11 +420,23 @@ pub(super) struct CheckpointThatCounts {
     forgotten: u64,
 }
 
+impl CheckpointThatCounts {
+    fn forget(&mut self, log: &Log) {
+        self.forgotten += 1;
+        if let Some(gone) = self.now.take() {
+            SavedIndex::name_checkpoint(None, &log.tier);
+            log.unname_extents(&gone.extents);
+        }
+    }
+}
+
 /// The segments at a checkpoint of the index.
 pub(crate) struct CheckpointedSegments {
     pub(crate) segments: Vec<SavedSegment>,
     /// All that is written from then on is in segments of this number, or of higher ones.
     pub(crate) below: u64,
+    /// So many were open, and ended by it.
+    pub(crate) ended: u64,
 }
 
 /// Of a log that goes on.
@@ -436,6 +453,7 @@ impl Log {
         if self.segments.lock().used.iter().any(is_busy) {
             return None;
         }
+        let ended = self.open_segments();
         writers.iter_mut().for_each(|appender| appender.seal_all(self));
         gc.seal_all(self);
         let segments = self.segments.lock();
@@ -448,7 +466,18 @@ impl Log {
             })
         };
         let of_all = segments.used.iter().map(of_segment).collect::<Option<_>>()?;
-        Some(CheckpointedSegments { segments: of_all, below: self.next_segment_number() })
+        Some(CheckpointedSegments { segments: of_all, below: self.next_segment_number(), ended })
+    }
+
+    /// How many segments appenders write to.
+    pub(crate) fn open_segments(&self) -> u64 {
+        self.segments.lock().used.values().filter(|segment| !segment.sealed).count() as u64
+    }
+
+    /// How many extents are taken for no other reason than the checkpoint that counts.
+    pub(crate) fn extents_of_checkpoint_alone(&self) -> u32 {
+        let counting = self.checkpoint_that_counts.lock();
+        counting.now.as_ref().map_or(0, |checkpoint| self.named_by_these_alone(&checkpoint.extents))
     }
 
     /// These leaves are not free from now on, as long as what is returned is there, or a checkpoint of the index that is made of it.
@@ -492,8 +521,10 @@ impl Log {
 
     /// Has a checkpoint count in the place of the one before, unless it was said since it was begun that none does.
     pub(crate) fn count_checkpoint(&self, written: WrittenCheckpoint, forgotten_before: u64) -> bool {
+        // Who has the root may wait for the disk.
+        let opens = self.root.lock().opens;
         let mut counting = self.checkpoint_that_counts.lock();
-        let is_of_now = written.reference.generation == self.root.lock().opens;
+        let is_of_now = written.reference.generation == opens;
         let counts = is_of_now && counting.forgotten == forgotten_before;
         let gone = if counts {
             SavedIndex::name_checkpoint(Some(&written.reference), &self.tier);
@@ -507,22 +538,21 @@ impl Log {
 
     /// No checkpoint of the index counts from now on, nor one that has been begun. Before anything that it must not be followed by.
     pub(crate) fn forget_checkpoint(&self) {
-        let mut counting = self.checkpoint_that_counts.lock();
-        counting.forgotten += 1;
-        if let Some(gone) = counting.now.take() {
-            SavedIndex::name_checkpoint(None, &self.tier);
-            self.unname_extents(&gone.extents);
-        }
+        self.checkpoint_that_counts.lock().forget(self);
     }
 
     /// Writes down what is about to be freed, if a checkpoint counts that knows of it.
     pub(super) fn write_down_freed(&self, extents: &[u32]) {
-        let mut counting = self.checkpoint_that_counts.lock();
-        let Some(checkpoint) = &mut counting.now else { return };
         for extent in extents {
+            // One at a time: whoever clears a table waits for this with all appenders locked.
+            let mut counting = self.checkpoint_that_counts.lock();
+            let Some(checkpoint) = &mut counting.now else { return };
             let uncounted = checkpoint.uncounted.get(extent).map_or(&[][..], Vec::as_slice);
-            let taken = self.write_freed(&mut checkpoint.journal, *extent, uncounted);
-            checkpoint.extents.extend(taken);
+            match self.write_freed(&mut checkpoint.journal, *extent, uncounted) {
+                Ok(taken) => checkpoint.extents.extend(taken),
+                // Without what it lacks nobody could count what is older than a row.
+                Err(JournalLacksRoom) => counting.forget(self),
+            }
         }
     }
 

@@ -351,6 +351,11 @@ impl Log {
         self.extents.at(extent).segment_number.load(Ordering::Relaxed)
     }
 
+    /// The same of a place that may be anywhere; `None` beyond the tier.
+    pub(crate) fn known_segment_number(&self, extent: u32) -> Option<u64> {
+        self.extents.get(extent.into()).map(|of| of.segment_number.load(Ordering::Relaxed))
+    }
+
     /// How many extents a segment takes; none if it is gone.
     pub(crate) fn extents_of(&self, extent: u32) -> u32 {
         self.segments.lock().used.get(&extent).map_or(0, |segment| segment.extents)

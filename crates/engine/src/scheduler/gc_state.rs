@@ -595,11 +595,18 @@ impl GcState {
 
     /// Whether all that is known of records that left the index holds still when nothing else is known: no count was lost, and nothing waits to be freed.
     pub(crate) fn knows_all(&self) -> bool {
+        self.knows_counts() && self.pending.lock().is_empty() && self.moved_from.lock().is_empty()
+    }
+
+    /// Whether no count was lost, which does not come back before the store is opened anew.
+    pub(crate) fn knows_counts(&self) -> bool {
         let is_lost = |of: &AtomicBool| of.load(Ordering::Relaxed);
-        !is_lost(&self.counts_lost)
-            && !is_lost(&self.needs_walk)
-            && self.pending.lock().is_empty()
-            && self.moved_from.lock().is_empty()
+        !is_lost(&self.counts_lost) && !is_lost(&self.needs_walk)
+    }
+
+    /// How many records are known that left the index.
+    pub(crate) fn dropped_count(&self) -> u64 {
+        self.dropped.lock().values().map(|offsets| offsets.len() as u64).sum()
     }
 
     /// By segment, the offsets of records that left the index uncounted.

@@ -5,7 +5,7 @@
 //!
 //! It has what the index of a store that is closed has (`saved_index.rs`): the segments and what is obsolete in them, the young level, and where the leaves of groups are. It is taken where keys are sealed, while few are in memory:
 //!
-//! 1. Cycles of gc are kept out, until it counts, and victims that wait for readers are freed. The catalog in the root is whole.
+//! 1. Cycles of gc are kept out, until it counts, and victims that wait for readers are freed. The catalog in the root is whole. Nobody waits for a cycle that is under way: the thread of gc takes it behind that one.
 //! 2. All appenders are locked: their open segments end, and what is young is copied. Writers wait for as long as that takes, some 40 ns a key.
 //! 3. With all of them unlocked it is written, and named. What the one before named may be free then.
 //!
@@ -34,10 +34,20 @@ use crate::sync::atomic::Ordering;
 const YOUNG_KEYS_MAX: u64 = 1 << 20;
 /// Or where these take so much of the index.
 const YOUNG_BYTES_MAX: u64 = 128 << 20;
+/// So much is written between two at most for each byte that the index may take: half of what it has room for, of records
+/// of a hundred bytes and more.
+const BYTES_PER_INDEX_BYTE: u64 = 2;
+/// Extents that a checkpoint may keep for itself as long as it likes: pieces and the journal.
+const HELD_EXTENTS_MAX: u32 = 64;
+/// To go beyond an index that is smaller, by so much at most, for as long as keys are sealed, is nothing.
+pub(super) const SMALL_INDEX_BYTES: u64 = 16 << 20;
 /// What a key takes in it, besides a part of its bytes.
 const KEY_BYTES: u64 = 24;
 /// One that was not to be had is tried again when this share of what is written between two has been.
 const AGAIN_SHARE: u64 = 4;
+/// So many segments are begun from one to the next for each that one ends, which are half empty: else the next would be
+/// due as soon as all writers go on.
+const BEGUN_PER_END: u64 = 8;
 /// One after which so many times as much was written is of no use any more: what is replayed stays in memory.
 pub(super) const SINCE_TIMES: u64 = 4;
 /// So often, and so far apart, is looked whether readers have let go of what was emptied.
@@ -81,7 +91,8 @@ impl Engine {
             keys += table.levels.young_keys();
             bytes += table.levels.young_bytes();
         }
-        keys <= YOUNG_KEYS_MAX && bytes <= YOUNG_BYTES_MAX
+        // What left the index uncounted is copied, too.
+        keys + self.gc.dropped_count() <= YOUNG_KEYS_MAX && bytes <= YOUNG_BYTES_MAX
     }
 
     /// How many extents are written from one checkpoint to the next; `None` where there are none.
@@ -89,10 +100,19 @@ impl Engine {
         // What is merged in place leaves no record that would be met.
         let may = self.options.seal && !self.merges_in_place && !self.log.tier().is_read_only();
         let bytes = self.options.index_checkpoint_bytes;
-        (may && bytes != u64::MAX).then(|| bytes.div_ceil(self.log.extent_bytes()).max(1))
+        let may = may && bytes != u64::MAX && self.log.has_extents_for_pieces();
+        // What is written since is replayed into the index, which has to have room for it.
+        let index_bytes_max = self.options.index_bytes_max.max(SMALL_INDEX_BYTES);
+        let bytes = bytes.min(index_bytes_max.saturating_mul(BYTES_PER_INDEX_BYTE));
+        may.then(|| bytes.div_ceil(self.log.extent_bytes()).max(1))
     }
 
-    /// Takes a checkpoint if one is due; whether one was taken. Nobody holds a lock of gc who calls this.
+    /// None is due before so many segments were begun, of which those that the last one ended count little.
+    fn put_checkpoint_off(&self, from: u64, extents: u64, ended: u64) {
+        self.next_checkpoint.store(from + extents.max(ended * BEGUN_PER_END), Ordering::Relaxed);
+    }
+
+    /// Takes a checkpoint if one is due, unless a cycle of gc is under way; whether one was taken. Nobody holds a lock of gc who calls this.
     ///
     /// # Errors
     /// What the tier refuses.
@@ -108,43 +128,58 @@ impl Engine {
         if !self.is_index_checkpoint_due() || self.log.awaits_first_sync() {
             return Ok(false);
         }
-        let taken = self.checkpoint_index();
-        let until = match taken {
-            Ok(true) => extents,
-            Ok(false) | Err(_) => extents / AGAIN_SHARE + 1,
-        };
-        self.next_checkpoint.store(next + until, Ordering::Relaxed);
-        taken
+        // What is freed is written down from the moment on that it counts: so nothing is before.
+        let Some(_alone) = self.gc.lock.try_write() else { return Ok(false) };
+        self.put_checkpoint_off(next, extents / AGAIN_SHARE + 1, 0);
+        self.checkpoint_index(extents)
     }
 
-    /// No checkpoint counts from now on if leaves that it names alone are what writers lack.
+    /// No checkpoint counts from now on if extents that it alone has are what writers lack: where half of what is low is gone.
     pub(crate) fn forget_checkpoint_for_room(&self) {
-        if self.log.has_checkpoint() {
-            let room = self.room();
-            if room.available < room.low {
-                self.log.forget_checkpoint();
-                self.log.free_retired_leaves();
-            }
+        let room = self.room();
+        if room.available < room.low / 2 {
+            self.forget_checkpoint_that_holds(room.low - room.available);
         }
+    }
+
+    /// A checkpoint is due at once if the one that counts keeps more than half of all leaves, which were merged since: where
+    /// nobody writes the next would be far off.
+    pub(crate) fn renew_checkpoint_that_holds_much(&self) {
+        let alone = self.log.extents_of_checkpoint_alone();
+        if alone > HELD_EXTENTS_MAX && u64::from(alone) * 2 > u64::from(self.log.leaf_extents()) {
+            self.next_checkpoint.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// No checkpoint counts from now on if it alone has some of so many extents as somebody wants; whether any are free by that, or will be as soon as readers let go.
+    pub(crate) fn forget_checkpoint_that_holds(&self, wanted: u32) -> bool {
+        let holds = wanted > 0 && self.log.extents_of_checkpoint_alone() > 0;
+        if holds {
+            self.log.forget_checkpoint();
+            self.log.free_retired_leaves();
+        }
+        holds
     }
 }
 
 /// Taking one.
 impl Engine {
-    /// Takes a checkpoint; false if there is none to be had now.
+    /// Takes a checkpoint, with cycles of gc kept out; false if there is none to be had now.
     ///
     /// # Errors
     /// What the tier refuses.
-    pub(crate) fn checkpoint_index(&self) -> Result<bool> {
-        if !self.has_room_for_checkpoint() {
+    fn checkpoint_index(&self, extents: u64) -> Result<bool> {
+        if !self.gc.knows_counts() || self.log.has_damaged_leaf() || !self.has_room_for_checkpoint() {
             return Ok(false);
         }
         self.catalog.checkpoint(&self.log)?;
-        // What is freed is written down from the moment on that it counts: so nothing is before.
-        let _alone = self.gc.lock.write();
         let Some(store) = self.checkpointed_store()? else { return Ok(false) };
-        let below = store.segments.below;
+        let (below, ended) = (store.segments.below, store.segments.ended);
+        self.put_checkpoint_off(below, extents / AGAIN_SHARE + 1, ended);
         let counts = self.write_checkpoint(store)?;
+        if counts {
+            self.put_checkpoint_off(below, extents, ended);
+        }
         if counts {
             self.checkpointed_at.store(below, Ordering::Relaxed);
         }
@@ -157,7 +192,9 @@ impl Engine {
         let tables = self.catalog.all();
         let bytes =
             |table: &Arc<TableShared>| table.levels.young_bytes() + table.levels.young_keys() * KEY_BYTES;
-        let extents = tables.iter().map(bytes).sum::<u64>().div_ceil(self.log.leaf_bytes_max()) + 2;
+        let bytes = tables.iter().map(bytes).sum::<u64>() + self.gc.dropped_count() * 16;
+        // The journal and what is begun of a piece; and a segment for each that ends.
+        let extents = bytes.div_ceil(self.log.leaf_bytes_max()) + 2 + self.log.open_segments();
         let room = self.room();
         u64::from(room.available.saturating_sub(room.low)) >= extents
     }
@@ -175,7 +212,8 @@ impl Engine {
         let look = || {
             let (mut writers, mut gc) = self.log.every_appender();
             let forgotten_before = self.log.checkpoints_forgotten();
-            if !self.gc.knows_all() || self.log.check_writable().is_err() {
+            let may = self.gc.knows_all() && self.log.check_writable().is_ok() && self.young_are_few();
+            if !may || self.log.has_damaged_leaf() {
                 return Ok(None);
             }
             let Some(segments) = self.log.segments_at_checkpoint(&mut writers, &mut gc) else {

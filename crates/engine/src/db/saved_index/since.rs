@@ -14,7 +14,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use super::checkpoint::SINCE_TIMES;
+use super::checkpoint::{SINCE_TIMES, SMALL_INDEX_BYTES};
 use super::{GoneKeys, SavedSegment, Sections, SegmentAt, groups};
 use crate::Result;
 use crate::db::engine::{Engine, TableShared};
@@ -26,6 +26,9 @@ use crate::log::saved::SinceCheckpoint;
 use crate::log::{FreedRecords, Log, LogView, OpenState, PlaceState};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// What a key takes in the index, about.
+const KEY_BYTES_IN_INDEX: u64 = 40;
 
 /// Segments that were freed since, by extent: the numbers that they had.
 #[derive(Debug)]
@@ -194,7 +197,9 @@ impl BaseVersions for CheckpointedKeys<'_> {
 
     fn of_place(&self, offset: u64) -> BasePlace {
         let extent = self.extent_of(offset);
-        match self.freed.has(extent, u64::MAX) || self.log.segment_number(extent) >= self.below {
+        // A place that is not verified may be anywhere.
+        let number = self.log.known_segment_number(extent);
+        match self.freed.has(extent, u64::MAX) || number.is_none_or(|number| number >= self.below) {
             true => BasePlace::Freed { below: self.records.below(offset) },
             false => BasePlace::There,
         }
@@ -293,8 +298,16 @@ impl Engine {
         let freed = FreedSegments::of(&sections.segments, &there);
         let numbers = freed.numbers();
         let records = self.log.read_freed(journal, below, |number| numbers.contains(&number));
+        // One was freed before it was written down, by a process that ended there.
+        if !numbers.iter().all(|number| records.has(*number)) {
+            return Ok(false);
+        }
         // Before anything is given to a table: one whose fields were changed since is another then.
         let walked = self.recovery().walk(&OpenState { segments: since, ..*found }, threads)?;
+        if walked.records() as u64 * KEY_BYTES_IN_INDEX > self.options.index_bytes_max.max(SMALL_INDEX_BYTES)
+        {
+            return Ok(false);
+        }
         let Some((groups, leaves)) = groups::take_over(&sections.groups, &self.log, threads) else {
             return Ok(false);
         };
@@ -321,9 +334,6 @@ impl Engine {
         let gone = self.recovery().take_over_levels(built, groups)?;
         let gone = gone.into_iter().map(|(id, keys): (u32, GoneKeys)| (id, keys.into_iter().collect()));
         let keys = CheckpointedKeys { log: &self.log, freed, gone: gone.collect(), records, below };
-        if !numbers.iter().all(|number| keys.records.has(*number)) {
-            self.gc.counts_lost.store(true, Ordering::Relaxed);
-        }
         if !numbers.is_empty() {
             for table in self.catalog.all().iter().filter(|table| table.levels.has_groups()) {
                 table.levels.count_moved(keys.count_gone(table, threads)?);

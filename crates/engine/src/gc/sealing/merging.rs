@@ -190,7 +190,10 @@ impl Engine {
         may_be_merged: usize,
     ) -> Option<MergedGroups> {
         let l0 = &groups.l0()[groups.l0().len().saturating_sub(may_be_merged)..];
-        if self.has_room_to_merge(table, groups) {
+        let has_room = self.has_room_to_merge(table, groups)
+            // What a checkpoint alone holds on to it would hold on to once more, after the merge.
+            || self.forget_checkpoint_that_holds(1) && self.has_room_to_merge(table, groups);
+        if has_room {
             return Some(MergedGroups::IntoL1(l0.first().map_or(0, |newest| newest.number)));
         }
         let (is_held, groups_max) = (is_held(table), self.gc.controller.groups_max() as usize);
