@@ -614,7 +614,9 @@ fn written_read_only() -> ! {
 }
 
 mod bytes;
+mod exclusive;
 #[cfg(test)]
 mod tests;
 
 pub use bytes::TierBytes;
+pub use exclusive::ExclusiveTier;

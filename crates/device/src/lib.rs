@@ -105,7 +105,7 @@ pub use copy::{
 };
 pub use emulate::{EmulatedLatency, PersistentMemoryModel, any_emulated};
 pub use error::{DeviceError, Result, SyncFailure};
-pub use fast::{EmulatedBase, FastTier, FastTierOptions, Medium, TierBytes};
+pub use fast::{EmulatedBase, ExclusiveTier, FastTier, FastTierOptions, Medium, TierBytes};
 pub use fault::{CrashModel, CrashSim, CrashWalk, Fault, FileCall, Image, Refusal, Survivors, SyncOf};
 pub use faults::major_faults;
 pub use file::create_directories;
