@@ -25,6 +25,7 @@ const CRATES: &[&str] = &[
     "crates/row/src",
     "crates/row-derive/src",
     "crates/engine/src",
+    "crates/kvssd/src",
     "crates/tool/src",
     "sim/src",
     "xtask/src",

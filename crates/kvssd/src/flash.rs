@@ -1,0 +1,354 @@
+//! The flash of a device: its bytes on a medium, read, written and made durable.
+//!
+//! Owns [`Flash`] and, in its modules, every persisted layout. Promises that a pair is written once, to the place it stays at until gc copies it: the open page on
+//! the medium is the request buffer; and that what comes back from a read was verified, or is an error. Must not know what is looked up, or when a
+//! block is erased.
+
+pub(crate) mod footer;
+pub(crate) mod geometry;
+pub(crate) mod record;
+pub(crate) mod seed;
+pub(crate) mod superblock;
+
+use std::cell::Cell;
+use std::ops::Range;
+
+use hedgerow_device::{CrashSim, ExclusiveTier, FastTier};
+use hedgerow_row::le_bytes::u64_at;
+
+use crate::code::{KvError, Result};
+use footer::{FooterEntry, TRAILER_BYTES};
+use geometry::{Geometry, SECTOR_BYTES};
+use record::{END_BYTES, HEADER_BYTES, PREFIX_BYTES_MAX, RecordHeader, UNIT_BYTES};
+use seed::{BlockSeed, block_word, generation_of};
+use superblock::{SUPERBLOCK_BYTES, Superblock};
+
+/// What was done to the flash since the device was opened.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct FlashCounters {
+    /// Bytes that were read, headers for comparing keys among them.
+    pub bytes_read: u64,
+    /// Bytes of records that were written, copies by gc among them.
+    pub bytes_written: u64,
+    /// Syncs of the medium.
+    pub syncs: u64,
+    /// Blocks that were erased.
+    pub erases: u64,
+}
+
+/// What stands at a place of a block that is walked.
+#[derive(Debug)]
+pub(crate) enum Walked<'a> {
+    /// A whole record.
+    Record(RecordHeader, &'a [u8]),
+    /// The zeros after the last one.
+    End,
+    /// Neither.
+    Torn,
+}
+
+#[derive(Debug)]
+pub(crate) struct Flash {
+    tier: ExclusiveTier,
+    geometry: Geometry,
+    /// Of each block.
+    generations: Vec<u64>,
+    superblock: Superblock,
+    /// Ranges of the tier that cannot be read, for tests.
+    faults: Vec<Range<u64>>,
+    bytes_read: Cell<u64>,
+    counters: FlashCounters,
+}
+
+impl Flash {
+    /// Makes a device on an empty medium.
+    pub(crate) fn format(tier: FastTier, geometry: Geometry) -> Result<Flash> {
+        geometry.check()?;
+        let mut tier = ExclusiveTier::new(tier)?;
+        if tier
+            .try_read(0, (2 * SECTOR_BYTES) as usize)
+            .is_some_and(|bytes| bytes.iter().any(|&byte| byte != 0))
+        {
+            return Err(KvError::Param { what: "the medium is not empty" });
+        }
+        tier.grow(geometry.bytes())?;
+        for block in 0..geometry.blocks {
+            for at in geometry.word_offsets(block) {
+                tier.store_u64(at, block_word(block, 0));
+            }
+        }
+        // PERSIST: the block words are durable before a superblock says that there is a device.
+        tier.persist_all()?;
+        let superblock = Superblock {
+            generation: 0,
+            device_id: tier.new_id(),
+            boot_id: tier.boot_id(),
+            geometry,
+            clean: true,
+            watermark: 0,
+            open: [None, None],
+        };
+        let generations = vec![0; geometry.blocks as usize];
+        let mut flash = Flash::over(tier, generations, superblock);
+        flash.write_superblock(superblock)?;
+        Ok(flash)
+    }
+
+    /// Opens the device on a medium: its newer superblock, and the words of its blocks.
+    pub(crate) fn open(tier: FastTier) -> Result<Flash> {
+        let tier = ExclusiveTier::new(tier)?;
+        let superblock = read_superblock(&tier)?;
+        let geometry = superblock.geometry;
+        if tier.bytes() < geometry.bytes() {
+            return Err(KvError::Truncated { bytes: tier.bytes(), needed: geometry.bytes() });
+        }
+        let mut generations = Vec::with_capacity(geometry.blocks as usize);
+        for block in 0..geometry.blocks {
+            let offsets = geometry.word_offsets(block);
+            let word = |at: u64| generation_of(block, u64_at(tier.try_read(at, 8)?, 0));
+            let generation = offsets.into_iter().filter_map(word).max();
+            generations.push(
+                generation.ok_or(KvError::Damaged { offset: offsets[0], what: "the words of a block" })?,
+            );
+        }
+        Ok(Flash::over(tier, generations, superblock))
+    }
+
+    fn over(tier: ExclusiveTier, generations: Vec<u64>, superblock: Superblock) -> Flash {
+        Flash {
+            tier,
+            geometry: superblock.geometry,
+            generations,
+            superblock,
+            faults: Vec::new(),
+            bytes_read: Cell::new(0),
+            counters: FlashCounters::default(),
+        }
+    }
+
+    pub(crate) fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    pub(crate) fn superblock(&self) -> &Superblock {
+        &self.superblock
+    }
+
+    /// Whether the machine is up since the superblock was written.
+    pub(crate) fn is_same_boot(&self) -> bool {
+        self.superblock.boot_id == self.tier.boot_id()
+    }
+
+    pub(crate) fn counters(&self) -> FlashCounters {
+        FlashCounters { bytes_read: self.bytes_read.get(), ..self.counters }
+    }
+
+    pub(crate) fn crash_sim(&self) -> Option<&CrashSim> {
+        self.tier.crash_sim()
+    }
+
+    /// From now on reads of this range of the tier fail.
+    pub(crate) fn fail_reads(&mut self, range: Range<u64>) {
+        self.faults.push(range);
+    }
+
+    pub(crate) fn clear_faults(&mut self) {
+        self.faults.clear();
+    }
+
+    pub(crate) fn generation(&self, block: u32) -> u64 {
+        self.generations[block as usize]
+    }
+
+    /// Whether the block is in use.
+    pub(crate) fn is_in_use(&self, block: u32) -> bool {
+        self.generation(block) % 2 == 1
+    }
+
+    fn seed(&self, block: u32, offset: u64) -> BlockSeed {
+        BlockSeed::new(self.generation(block), offset)
+    }
+
+    fn read(&self, offset: u64, len: usize) -> Result<&[u8]> {
+        let end = offset.saturating_add(len as u64);
+        if self.faults.iter().any(|fault| fault.start < end && offset < fault.end) {
+            return Err(KvError::ReadFault { offset, bytes: len });
+        }
+        self.bytes_read.set(self.bytes_read.get() + len as u64);
+        let bytes = self.tier.bytes();
+        self.tier.try_read(offset, len).ok_or(KvError::Truncated { bytes, needed: end })
+    }
+
+    /// What stands `end` bytes into a block.
+    pub(crate) fn walk(&self, block: u32, end: u32) -> Result<Walked<'_>> {
+        let block_bytes = self.geometry.block_bytes;
+        let offset = self.geometry.block_offset(block) + u64::from(end);
+        let left = block_bytes.saturating_sub(end) as usize;
+        if left < HEADER_BYTES + TRAILER_BYTES {
+            return Ok(Walked::End);
+        }
+        let seed = self.seed(block, offset);
+        let prefix = self.read(offset, left.min(PREFIX_BYTES_MAX))?;
+        let Some((header, key)) = RecordHeader::decode(prefix, seed) else {
+            return Ok(if prefix[..END_BYTES] == [0; END_BYTES] { Walked::End } else { Walked::Torn });
+        };
+        if header.record_bytes() > left {
+            return Ok(Walked::Torn);
+        }
+        let record = self.read(offset, header.record_bytes())?;
+        Ok(match header.value(record, seed) {
+            Some(_) => Walked::Record(header, key),
+            None => Walked::Torn,
+        })
+    }
+
+    /// The header and the key of the record at a place, in units from the start of the tier.
+    pub(crate) fn prefix(&self, place: u64) -> Result<(RecordHeader, &[u8])> {
+        let offset = place * UNIT_BYTES as u64;
+        let damaged = KvError::Damaged { offset, what: "the header of a record" };
+        let block = self.geometry.block_of(place).ok_or(damaged.clone())?;
+        let block_end = self.geometry.block_offset(block) + u64::from(self.geometry.block_bytes);
+        let len = (block_end - offset).min(PREFIX_BYTES_MAX as u64) as usize;
+        RecordHeader::decode(self.read(offset, len)?, self.seed(block, offset)).ok_or(damaged)
+    }
+
+    /// The value of the record at a place, with this header.
+    pub(crate) fn value(&self, place: u64, header: &RecordHeader) -> Result<&[u8]> {
+        let offset = place * UNIT_BYTES as u64;
+        let damaged = KvError::Damaged { offset, what: "the value of a record" };
+        let block = self.geometry.block_of(place).ok_or(damaged.clone())?;
+        let record = self.read(offset, header.record_bytes())?;
+        header.value(record, self.seed(block, offset)).ok_or(damaged)
+    }
+
+    /// Writes a record at a place in an open block, and the zeros that end the block for now. It is whole once this returns, and durable with the next sync.
+    pub(crate) fn write_record(&mut self, place: u64, header: &RecordHeader, key: &[u8], value: &[u8]) {
+        let offset = place * UNIT_BYTES as u64;
+        let block = self.geometry.block_of(place).unwrap_or(0);
+        let seed = self.seed(block, offset);
+        let len = header.record_bytes();
+        let word = self.tier.write(offset, len + END_BYTES, |out| header.encode(out, seed, key, value));
+        // The word says that the rest is whole: a process killed before this store leaves zeros.
+        self.tier.store_u64(offset, word);
+        self.counters.bytes_written += len as u64;
+    }
+
+    /// Writes zeros where the first record of a block will begin.
+    pub(crate) fn begin_block(&mut self, block: u32) {
+        self.tier.store_u64(self.geometry.block_offset(block), 0);
+    }
+
+    /// Where a block's footer of so many entries lies, and what it is seeded with.
+    fn footer_place(&self, block: u32, entries: usize) -> (u64, BlockSeed) {
+        let end = self.geometry.block_offset(block) + u64::from(self.geometry.block_bytes);
+        (end - footer::footer_bytes(entries) as u64, self.seed(block, end - TRAILER_BYTES as u64))
+    }
+
+    /// Writes the footer of a block, whose records are durable, and makes it durable.
+    pub(crate) fn write_footer(
+        &mut self,
+        block: u32,
+        entries: &[FooterEntry],
+        record_end: u32,
+    ) -> Result<()> {
+        let (offset, seed) = self.footer_place(block, entries.len());
+        let (len, generation) = (footer::footer_bytes(entries.len()), self.generation(block));
+        self.tier.write(offset, len, |out| footer::encode(out, entries, record_end, generation, seed));
+        self.persist(offset, len as u64)
+    }
+
+    /// The footer of a block in use, if it has a whole one.
+    pub(crate) fn read_footer(&self, block: u32) -> Result<Option<Vec<FooterEntry>>> {
+        let (trailer, seed) = self.footer_place(block, 0);
+        let trailer = self.read(trailer, TRAILER_BYTES)?;
+        let Some(entries) = footer::entries_of(trailer, self.generation(block)) else { return Ok(None) };
+        if footer::footer_bytes(entries) > self.geometry.block_bytes as usize {
+            return Ok(None);
+        }
+        let (offset, _) = self.footer_place(block, entries);
+        let block_units = self.geometry.block_bytes / UNIT_BYTES as u32;
+        let listed = footer::decode(self.read(offset, footer::footer_bytes(entries))?, seed);
+        Ok(listed.filter(|listed| listed.iter().all(|entry| entry.unit < block_units)))
+    }
+
+    /// Stores over itself what a killed process left of a block, so that the next sync makes it durable.
+    pub(crate) fn rewrite_block(&mut self, block: u32, end: u32) {
+        self.tier.rewrite(self.geometry.block_offset(block), u64::from(end) + END_BYTES as u64);
+    }
+
+    /// Makes durable what was stored to a range of the tier.
+    pub(crate) fn persist(&mut self, offset: u64, len: u64) -> Result<()> {
+        self.counters.syncs += 1;
+        Ok(self.tier.persist(offset, len)?)
+    }
+
+    /// Gives a block its next generation, durably: takes a free one into use, or erases one that is in use.
+    pub(crate) fn turn_block(&mut self, block: u32) -> Result<()> {
+        let generation = self.generation(block) + 1;
+        let offsets = self.geometry.word_offsets(block);
+        for at in offsets {
+            self.tier.store_u64(at, block_word(block, generation));
+        }
+        self.generations[block as usize] = generation;
+        self.counters.erases += u64::from(generation % 2 == 0);
+        for at in offsets {
+            self.persist(at, 8)?;
+        }
+        Ok(())
+    }
+
+    /// Stores all block words again, both tables alike, and makes them durable: a crash may have left one of two.
+    pub(crate) fn restore_words(&mut self) -> Result<()> {
+        for block in 0..self.geometry.blocks {
+            let word = block_word(block, self.generation(block));
+            for at in self.geometry.word_offsets(block) {
+                let stored = self.tier.try_read(at, 8).map(|bytes| u64_at(bytes, 0));
+                if stored != Some(word) {
+                    self.tier.store_u64(at, word);
+                }
+            }
+        }
+        let (offset, len) = self.geometry.words_range();
+        self.tier.rewrite(offset, len);
+        self.persist(offset, len)
+    }
+
+    /// Writes the superblock, in the place of the older copy, and makes it durable. Its generation is set here.
+    pub(crate) fn write_superblock(&mut self, superblock: Superblock) -> Result<()> {
+        let generation = self.superblock.generation + 1;
+        let superblock = Superblock { generation, boot_id: self.tier.boot_id(), ..superblock };
+        let offset = generation % 2 * SECTOR_BYTES;
+        self.tier.write(offset, SUPERBLOCK_BYTES, |out| out.copy_from_slice(&superblock.encode()));
+        // PERSIST: the other copy is durable since it was written; only then may this one be torn.
+        self.persist(offset, SUPERBLOCK_BYTES as u64)?;
+        self.superblock = superblock;
+        Ok(())
+    }
+}
+
+/// The newer of the two superblocks that are whole.
+fn read_superblock(tier: &ExclusiveTier) -> Result<Superblock> {
+    let truncated = KvError::Truncated { bytes: tier.bytes(), needed: 2 * SECTOR_BYTES };
+    if tier.bytes() == 0 {
+        return Err(KvError::NoDevice);
+    }
+    let (mut newest, mut is_blank, mut refused): (Option<Superblock>, bool, Option<KvError>) =
+        (None, true, None);
+    for at in [0, SECTOR_BYTES] {
+        let bytes = tier.try_read(at, SUPERBLOCK_BYTES).ok_or(truncated.clone())?;
+        is_blank &= bytes.iter().all(|&byte| byte == 0);
+        match Superblock::decode(bytes) {
+            Ok(found) => {
+                newest = [newest, found].into_iter().flatten().max_by_key(|superblock| superblock.generation);
+            }
+            Err(error) => refused = Some(error),
+        }
+    }
+    // A copy of a later version beside one that is known was written by a newer build: the device is its.
+    match (refused, newest) {
+        (Some(error), _) => Err(error),
+        (None, Some(superblock)) => Ok(superblock),
+        (None, None) if is_blank => Err(KvError::NoDevice),
+        (None, None) => Err(KvError::Damaged { offset: 0, what: "both superblocks" }),
+    }
+}

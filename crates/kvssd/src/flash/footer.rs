@@ -1,0 +1,178 @@
+//! The bytes of a block's footer: which of its records count, and where they are.
+//!
+//! Owns the layout. Promises that a footer verifies only in the life of the block it was written in. Must not know what is made of its entries.
+//!
+//! ```text
+//!  block end - 32 - 28 n                      block end - 32
+//!  +-------------+--- ... ---+-------------+--------+--------+--------+--------+----------------+--------+--------+
+//!  |  entry 0    |           |  entry n-1  |  crc   | "KVFT" |   n    | record |   generation   |   0    |   0    |
+//!  |             |           |             |        |        |        |  end   |                |        |        |
+//!  +-------------+--- ... ---+-------------+--------+--------+--------+--------+----------------+--------+--------+
+//!
+//!  entry:  0                8                16               24       28
+//!          +----------------+----------------+----------------+--------+
+//!          |      hash      |    sequence    |     packed     | group  |
+//!          +----------------+----------------+----------------+--------+
+//!  packed, from the least bit on: 24 place in the block, in units of 32 bytes; 22 bytes of the value; 8 of the key; 4 key space; 2 kind;
+//!  1 copied by gc
+//! ```
+//!
+//! * `crc` is the crc32c of all entries and of the trailer's bytes 4 to 32, seeded with the generation and the place of the trailer.
+//! * A footer is written when all records of its block are durable. What it does not list does not count, whole or not: it was cut off by a power cut.
+
+use hedgerow_device::crc32c;
+use hedgerow_row::le_bytes::{u32_at, u64_at};
+
+use super::record::{RecordHeader, RecordKind};
+use super::seed::BlockSeed;
+use crate::command::SpaceId;
+
+/// Bytes of an entry.
+pub(crate) const ENTRY_BYTES: usize = 28;
+/// Bytes of the trailer, which ends where the block does.
+pub(crate) const TRAILER_BYTES: usize = 32;
+const MAGIC: &[u8; 4] = b"KVFT";
+
+/// What a footer says of a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FooterEntry {
+    pub(crate) hash: u64,
+    /// The group of its key.
+    pub(crate) group: u32,
+    /// In units from the start of the block.
+    pub(crate) unit: u32,
+    pub(crate) header: RecordHeader,
+}
+
+impl FooterEntry {
+    /// Bytes that the record takes, with its entry.
+    pub(crate) fn charge(&self) -> u64 {
+        (self.header.record_bytes() + ENTRY_BYTES) as u64
+    }
+
+    fn encode(&self, out: &mut [u8]) {
+        let header = &self.header;
+        let packed = u64::from(self.unit)
+            | u64::from(header.value_bytes) << 24
+            | u64::from(header.key_bytes) << 46
+            | u64::from(header.space.0) << 54
+            | (header.kind as u64) << 58
+            | u64::from(header.relocated) << 60;
+        out[..8].copy_from_slice(&self.hash.to_le_bytes());
+        out[8..16].copy_from_slice(&header.sequence.to_le_bytes());
+        out[16..24].copy_from_slice(&packed.to_le_bytes());
+        out[24..].copy_from_slice(&self.group.to_le_bytes());
+    }
+
+    fn decode(bytes: &[u8]) -> Option<FooterEntry> {
+        let packed = u64_at(bytes, 16);
+        let header = RecordHeader {
+            sequence: u64_at(bytes, 8),
+            value_bytes: (packed >> 24) as u32 & ((1 << 22) - 1),
+            key_bytes: (packed >> 46) as u8,
+            kind: RecordKind::of((packed >> 58) as u8 & 3)?,
+            space: SpaceId((packed >> 54) as u8 & 15),
+            relocated: packed >> 60 & 1 != 0,
+        };
+        let unit = packed as u32 & ((1 << 24) - 1);
+        Some(FooterEntry { hash: u64_at(bytes, 0), group: u32_at(bytes, 24), unit, header })
+    }
+}
+
+/// Bytes of a footer with so many entries.
+pub(crate) fn footer_bytes(entries: usize) -> usize {
+    entries * ENTRY_BYTES + TRAILER_BYTES
+}
+
+/// Writes a footer to `out`, which is [`footer_bytes`] long. `seed` is that of the trailer's place.
+pub(crate) fn encode(
+    out: &mut [u8],
+    entries: &[FooterEntry],
+    record_end: u32,
+    generation: u64,
+    seed: BlockSeed,
+) {
+    let (listed, trailer) = out.split_at_mut(entries.len() * ENTRY_BYTES);
+    for (entry, bytes) in entries.iter().zip(listed.chunks_exact_mut(ENTRY_BYTES)) {
+        entry.encode(bytes);
+    }
+    trailer[4..8].copy_from_slice(MAGIC);
+    trailer[8..12].copy_from_slice(&(entries.len() as u32).to_le_bytes());
+    trailer[12..16].copy_from_slice(&record_end.to_le_bytes());
+    trailer[16..24].copy_from_slice(&generation.to_le_bytes());
+    trailer[24..].fill(0);
+    let crc = crc32c(seed.crc32c(listed), &trailer[4..]);
+    trailer[..4].copy_from_slice(&crc.to_le_bytes());
+}
+
+/// How many entries a trailer says that there are, if it may be one of this generation.
+pub(crate) fn entries_of(trailer: &[u8], generation: u64) -> Option<usize> {
+    let is_one =
+        trailer.len() == TRAILER_BYTES && &trailer[4..8] == MAGIC && u64_at(trailer, 16) == generation;
+    is_one.then(|| u32_at(trailer, 8) as usize)
+}
+
+/// The entries of a whole footer, if it verifies.
+pub(crate) fn decode(footer: &[u8], seed: BlockSeed) -> Option<Vec<FooterEntry>> {
+    let (listed, trailer) = footer.split_at_checked(footer.len().checked_sub(TRAILER_BYTES)?)?;
+    if crc32c(seed.crc32c(listed), &trailer[4..]) != u32_at(trailer, 0) {
+        return None;
+    }
+    listed.chunks_exact(ENTRY_BYTES).map(FooterEntry::decode).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entries() -> [FooterEntry; 2] {
+        let header = RecordHeader {
+            sequence: 0x0102,
+            value_bytes: 2 << 20,
+            key_bytes: 255,
+            kind: RecordKind::Pair,
+            space: SpaceId(15),
+            relocated: true,
+        };
+        let tombstone = RecordHeader {
+            sequence: 3,
+            value_bytes: 0,
+            key_bytes: 1,
+            kind: RecordKind::Tombstone,
+            space: SpaceId(1),
+            relocated: false,
+        };
+        [
+            FooterEntry { hash: 0xA1A2, group: 0x6162_6364, unit: (1 << 24) - 1, header },
+            FooterEntry { hash: u64::MAX, group: 0, unit: 0, header: tombstone },
+        ]
+    }
+
+    #[test]
+    fn a_footer_keeps_its_bytes_and_every_flipped_bit_is_found() {
+        let seed = BlockSeed::new(5, 4096);
+        let mut bytes = vec![0xEE; footer_bytes(2)];
+        encode(&mut bytes, &entries(), 96, 5, seed);
+        assert_eq!(bytes[..56], GOLDEN_ENTRIES);
+        assert_eq!(bytes[56..], GOLDEN_TRAILER);
+        assert_eq!(entries_of(&bytes[56..], 5), Some(2));
+        assert_eq!(entries_of(&bytes[56..], 7), None);
+        assert_eq!(decode(&bytes, seed).unwrap(), entries());
+        assert!(decode(&bytes, BlockSeed::new(7, 4096)).is_none());
+        for bit in 0..bytes.len() * 8 {
+            let mut spoiled = bytes.clone();
+            spoiled[bit / 8] ^= 1 << (bit % 8);
+            assert!(decode(&spoiled, seed).is_none(), "bit {bit}");
+        }
+    }
+
+    const GOLDEN_ENTRIES: [u8; 56] = [
+        162, 161, 0, 0, 0, 0, 0, 0, 2, 1, 0, 0, 0, 0, 0, 0, 255, 255, 255, 0, 0, 224, 255, 23, 100, 99, 98,
+        97, 255, 255, 255, 255, 255, 255, 255, 255, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 64, 64, 8, 0, 0,
+        0, 0,
+    ];
+    const GOLDEN_TRAILER: [u8; 32] = [
+        71, 247, 187, 110, 75, 86, 70, 84, 2, 0, 0, 0, 96, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+        0, 0,
+    ];
+}

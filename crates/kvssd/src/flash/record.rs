@@ -1,0 +1,186 @@
+//! The bytes of a record: a pair, or that there is none any more.
+//!
+//! Owns the layout. Promises that a record verifies only in the life of the block and at the place it was written to, and that its first word, stored last and at
+//! once, says that it is whole. Must not know where records are looked up.
+//!
+//! ```text
+//!  0        4        8                16       20   21   22   23   24
+//!  +--------+--------+----------------+--------+----+----+----+----+-----+-------+-------+
+//!  | header | value  |    sequence    | value  |key |kind|spa-|fl- | key | value | zeros |
+//!  |  crc   |  crc   |                | bytes  |len |    |ce  |ags |     |       |       |
+//!  +--------+--------+----------------+--------+----+----+----+----+-----+-------+-------+
+//! ```
+//!
+//! * All integers are little-endian. A record is filled up to a multiple of 32 bytes, and begins at one.
+//! * `value crc` is the crc32c of the value, `header crc` that of it and of bytes 8 to the end of the key; both are seeded (see `seed.rs`). A header crc that
+//!   comes to 0 is stored as 1: no whole record begins with 4 zeros.
+//! * `key len` is the key's length, 1 to 255. `kind`: 1 a pair, 2 a tombstone, which has no value. `flags`: 1, the record was copied by gc and has the
+//!   sequence it had. `space` is the number of the key space, 0 that of the directory of key spaces.
+//! * `sequence` orders all that commands wrote to a device, by 1, from 1 on.
+//! * After the last record of a block come 8 zero bytes. They are stored with the record, whose own first 8 bytes are zero until all else is stored. So what a
+//!   killed process leaves ends in zeros, and anything else that does not verify is damage.
+
+use std::ops::Range;
+
+use hedgerow_device::crc32c;
+use hedgerow_row::le_bytes::{u32_at, u64_at};
+
+use super::seed::BlockSeed;
+use crate::command::{KEY_BYTES_MAX, SPACES_MAX, SpaceId};
+
+/// Records are filled up to, and lie at, multiples of this.
+pub(crate) const UNIT_BYTES: usize = 32;
+/// Bytes of a header, without the key.
+pub(crate) const HEADER_BYTES: usize = 24;
+/// Bytes of a header with the longest key.
+pub(crate) const PREFIX_BYTES_MAX: usize = HEADER_BYTES + KEY_BYTES_MAX;
+/// Bytes of the mark after the last record.
+pub(crate) const END_BYTES: usize = 8;
+
+const FLAG_RELOCATED: u8 = 1;
+
+/// What a record says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RecordKind {
+    Pair = 1,
+    Tombstone = 2,
+}
+
+impl RecordKind {
+    pub(crate) fn of(number: u8) -> Option<RecordKind> {
+        [RecordKind::Pair, RecordKind::Tombstone].into_iter().find(|&kind| kind as u8 == number)
+    }
+}
+
+/// The header of a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RecordHeader {
+    pub(crate) sequence: u64,
+    pub(crate) value_bytes: u32,
+    pub(crate) key_bytes: u8,
+    pub(crate) kind: RecordKind,
+    pub(crate) space: SpaceId,
+    /// Copied by gc.
+    pub(crate) relocated: bool,
+}
+
+/// Bytes of a record with so much in it.
+pub(crate) fn record_bytes(key_bytes: usize, value_bytes: usize) -> usize {
+    (HEADER_BYTES + key_bytes + value_bytes).next_multiple_of(UNIT_BYTES)
+}
+
+impl RecordHeader {
+    /// Bytes of the record.
+    pub(crate) fn record_bytes(&self) -> usize {
+        record_bytes(usize::from(self.key_bytes), self.value_bytes as usize)
+    }
+
+    fn prefix_bytes(&self) -> usize {
+        HEADER_BYTES + usize::from(self.key_bytes)
+    }
+
+    /// Where in the record the value lies.
+    pub(crate) fn value_range(&self) -> Range<usize> {
+        self.prefix_bytes()..self.prefix_bytes() + self.value_bytes as usize
+    }
+
+    /// Writes all of a record but its first word, which it gives back to be stored when this has been, and the mark of the end behind it.
+    pub(crate) fn encode(&self, out: &mut [u8], seed: BlockSeed, key: &[u8], value: &[u8]) -> u64 {
+        out[..8].fill(0);
+        out[8..16].copy_from_slice(&self.sequence.to_le_bytes());
+        out[16..20].copy_from_slice(&self.value_bytes.to_le_bytes());
+        let flags = if self.relocated { FLAG_RELOCATED } else { 0 };
+        out[20..24].copy_from_slice(&[self.key_bytes, self.kind as u8, self.space.0, flags]);
+        out[HEADER_BYTES..self.prefix_bytes()].copy_from_slice(key);
+        let range = self.value_range();
+        out[range.clone()].copy_from_slice(value);
+        out[range.end..].fill(0);
+        let value_crc = seed.crc32c(value);
+        let header_crc = header_crc(seed, value_crc, &out[8..self.prefix_bytes()]);
+        u64::from(header_crc) | u64::from(value_crc) << 32
+    }
+
+    /// The header that `bytes` begin with, and the key, if they verify.
+    pub(crate) fn decode(bytes: &[u8], seed: BlockSeed) -> Option<(RecordHeader, &[u8])> {
+        let fixed = bytes.get(..HEADER_BYTES)?;
+        let key_bytes = fixed[20];
+        let prefix = bytes.get(..HEADER_BYTES + usize::from(key_bytes))?;
+        let crc = header_crc(seed, u32_at(fixed, 4), &prefix[8..]);
+        let known = usize::from(fixed[22]) <= SPACES_MAX && fixed[23] <= FLAG_RELOCATED && key_bytes > 0;
+        if crc != u32_at(fixed, 0) || !known {
+            return None;
+        }
+        let header = RecordHeader {
+            sequence: u64_at(fixed, 8),
+            value_bytes: u32_at(fixed, 16),
+            key_bytes,
+            kind: RecordKind::of(fixed[21])?,
+            space: SpaceId(fixed[22]),
+            relocated: fixed[23] & FLAG_RELOCATED != 0,
+        };
+        Some((header, &prefix[HEADER_BYTES..]))
+    }
+
+    /// The value of a record whose header verified; none if it does not verify itself.
+    pub(crate) fn value<'a>(&self, record: &'a [u8], seed: BlockSeed) -> Option<&'a [u8]> {
+        let value = record.get(self.value_range())?;
+        (seed.crc32c(value) == u32_at(record, 4)).then_some(value)
+    }
+}
+
+fn header_crc(seed: BlockSeed, value_crc: u32, rest: &[u8]) -> u32 {
+    crc32c(seed.crc32c(&value_crc.to_le_bytes()), rest).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn encoded() -> (RecordHeader, Vec<u8>, BlockSeed) {
+        let header = RecordHeader {
+            sequence: 0x0102_0304,
+            value_bytes: 5,
+            key_bytes: 3,
+            kind: RecordKind::Pair,
+            space: SpaceId(2),
+            relocated: true,
+        };
+        let seed = BlockSeed::new(7, 65536);
+        let mut bytes = vec![0xEE; header.record_bytes() + END_BYTES];
+        let word = header.encode(&mut bytes, seed, b"key", b"value");
+        bytes[..8].copy_from_slice(&word.to_le_bytes());
+        (header, bytes, seed)
+    }
+
+    #[test]
+    fn a_record_keeps_its_bytes() {
+        let (header, bytes, seed) = encoded();
+        assert_eq!(bytes[8..], GOLDEN[8..]);
+        assert_eq!(bytes[..8], GOLDEN[..8], "{:?}", &bytes[..8]);
+        let (decoded, key) = RecordHeader::decode(&bytes, seed).unwrap();
+        assert_eq!((decoded, key), (header, &b"key"[..]));
+        assert_eq!(header.value(&bytes, seed), Some(&b"value"[..]));
+    }
+
+    const GOLDEN: [u8; 40] = *b"\xE2\x32\xB7\x8E\xCA\xF9\x0C\xDC\x04\x03\x02\x01\0\0\0\0\x05\0\0\0\x03\x01\x02\x01keyvalue\0\0\0\0\0\0\0\0";
+
+    #[test]
+    fn every_flipped_bit_is_found() {
+        let (header, bytes, seed) = encoded();
+        for bit in 0..header.value_range().end * 8 {
+            let mut spoiled = bytes.clone();
+            spoiled[bit / 8] ^= 1 << (bit % 8);
+            let whole = RecordHeader::decode(&spoiled, seed)
+                .is_some_and(|(header, _)| header.value(&spoiled, seed).is_some());
+            assert!(!whole, "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn another_life_or_place_does_not_verify() {
+        let (_, bytes, _) = encoded();
+        assert!(RecordHeader::decode(&bytes, BlockSeed::new(9, 65536)).is_none());
+        assert!(RecordHeader::decode(&bytes, BlockSeed::new(7, 65568)).is_none());
+        assert!(RecordHeader::decode(&bytes[..20], BlockSeed::new(7, 65536)).is_none());
+    }
+}

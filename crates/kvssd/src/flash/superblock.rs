@@ -1,0 +1,171 @@
+//! The bytes of the superblock: what a device is, and how far it was when this was last written.
+//!
+//! Owns the layout. Promises that one of two copies is whole whatever ended the process: they are written in turn, each while the other is durable. Must
+//! not know what is made of it.
+//!
+//! ```text
+//!  0        4        8                16               24               40               56       60       64       68
+//!  +--------+--------+----------------+----------------+----- 16 -------+----- 16 -------+--------+--------+--------+-------+
+//!  |  crc   | version|   "HGKVSSD1"   |   generation   |   device id    |    boot id     |  page  | block  | blocks | flags |
+//!  |        |        |                |                |                |                |  bytes | bytes  |        |       |
+//!  +--------+--------+----------------+----------------+----------------+----------------+--------+--------+--------+-------+
+//!  72               80               88       92      96               104      108      112             128
+//!  +----------------+----------------+--------+--------+----------------+--------+--------+---------------+
+//!  |   watermark    |   commands' open block           |   gc's open block                |     zeros     |
+//!  |                |   generation   | block  |  end   |   generation   | block  |  end   |               |
+//!  +----------------+----------------+--------+--------+----------------+--------+--------+---------------+
+//! ```
+//!
+//! * `crc` is the crc32c of bytes 4 to 128. `generation` counts the writes; an even one is written to copy A at 0, an odd one to copy B at 4096.
+//! * `watermark`: every sequence up to here is durable, or was replaced by what is. What opening finds above it is cut at the first gap.
+//! * Of each open block: its generation, its number, and how many of its bytes were durable. Number `0xFFFF_FFFF` is none.
+//! * `flags`: 1, the device was closed in order. `boot id` is that of the machine when this was written: another one tells a power cut from a
+//!   killed process.
+
+use hedgerow_device::crc32c;
+use hedgerow_row::le_bytes::{u32_at, u64_at, u128_at};
+
+use super::geometry::Geometry;
+use crate::code::{KvError, Result};
+
+/// Bytes of a copy.
+pub(crate) const SUPERBLOCK_BYTES: usize = 128;
+const MAGIC: &[u8; 8] = b"HGKVSSD1";
+/// The newest version that this build knows.
+const VERSION: u32 = 1;
+const FLAG_CLEAN: u32 = 1;
+const NO_BLOCK: u32 = u32::MAX;
+
+/// How far an open block was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct OpenMark {
+    pub(crate) generation: u64,
+    pub(crate) block: u32,
+    /// Bytes of it that were durable.
+    pub(crate) end: u32,
+}
+
+/// What a superblock says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Superblock {
+    pub(crate) generation: u64,
+    pub(crate) device_id: u128,
+    pub(crate) boot_id: u128,
+    pub(crate) geometry: Geometry,
+    pub(crate) clean: bool,
+    pub(crate) watermark: u64,
+    /// Of commands, and of gc.
+    pub(crate) open: [Option<OpenMark>; 2],
+}
+
+impl Superblock {
+    pub(crate) fn encode(&self) -> [u8; SUPERBLOCK_BYTES] {
+        let mut out = [0; SUPERBLOCK_BYTES];
+        out[4..8].copy_from_slice(&VERSION.to_le_bytes());
+        out[8..16].copy_from_slice(MAGIC);
+        out[16..24].copy_from_slice(&self.generation.to_le_bytes());
+        out[24..40].copy_from_slice(&self.device_id.to_le_bytes());
+        out[40..56].copy_from_slice(&self.boot_id.to_le_bytes());
+        let Geometry { page_bytes, block_bytes, blocks } = self.geometry;
+        let flags = if self.clean { FLAG_CLEAN } else { 0 };
+        for (n, word) in [page_bytes, block_bytes, blocks, flags].into_iter().enumerate() {
+            out[56 + 4 * n..60 + 4 * n].copy_from_slice(&word.to_le_bytes());
+        }
+        out[72..80].copy_from_slice(&self.watermark.to_le_bytes());
+        for (mark, out) in self.open.iter().zip(out[80..112].chunks_exact_mut(16)) {
+            let mark = mark.unwrap_or(OpenMark { generation: 0, block: NO_BLOCK, end: 0 });
+            out[..8].copy_from_slice(&mark.generation.to_le_bytes());
+            out[8..12].copy_from_slice(&mark.block.to_le_bytes());
+            out[12..].copy_from_slice(&mark.end.to_le_bytes());
+        }
+        let crc = crc32c(0, &out[4..]);
+        out[..4].copy_from_slice(&crc.to_le_bytes());
+        out
+    }
+
+    /// What a copy says; none if it is not whole.
+    ///
+    /// # Errors
+    /// [`KvError::Version`]; [`KvError::Damaged`] where it is whole and its numbers make no device.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Option<Superblock>> {
+        let is_one = bytes.len() == SUPERBLOCK_BYTES
+            && &bytes[8..16] == MAGIC
+            && crc32c(0, &bytes[4..]) == u32_at(bytes, 0);
+        if !is_one {
+            return Ok(None);
+        }
+        let found = u32_at(bytes, 4);
+        if found != VERSION {
+            return Err(KvError::Version { found, known: VERSION });
+        }
+        let geometry = Geometry {
+            page_bytes: u32_at(bytes, 56),
+            block_bytes: u32_at(bytes, 60),
+            blocks: u32_at(bytes, 64),
+        };
+        geometry.check().map_err(|_| KvError::Damaged { offset: 0, what: "the geometry of a device" })?;
+        let mark = |at: usize| {
+            let mark = OpenMark {
+                generation: u64_at(bytes, at),
+                block: u32_at(bytes, at + 8),
+                end: u32_at(bytes, at + 12),
+            };
+            (mark.block < geometry.blocks && mark.end <= geometry.block_bytes).then_some(mark)
+        };
+        Ok(Some(Superblock {
+            generation: u64_at(bytes, 16),
+            device_id: u128_at(bytes, 24),
+            boot_id: u128_at(bytes, 40),
+            geometry,
+            clean: u32_at(bytes, 68) & FLAG_CLEAN != 0,
+            watermark: u64_at(bytes, 72),
+            open: [mark(80), mark(96)],
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn superblock() -> Superblock {
+        Superblock {
+            generation: 9,
+            device_id: 0x1122,
+            boot_id: 0x3344,
+            geometry: Geometry { page_bytes: 4096, block_bytes: 65536, blocks: 16 },
+            clean: true,
+            watermark: 77,
+            open: [Some(OpenMark { generation: 3, block: 5, end: 4096 }), None],
+        }
+    }
+
+    #[test]
+    fn a_superblock_keeps_its_bytes_and_every_flipped_bit_is_found() {
+        let bytes = superblock().encode();
+        assert_eq!(bytes[..], GOLDEN[..]);
+        assert_eq!(Superblock::decode(&bytes).unwrap(), Some(superblock()));
+        for bit in 0..bytes.len() * 8 {
+            let mut spoiled = bytes;
+            spoiled[bit / 8] ^= 1 << (bit % 8);
+            assert!(matches!(Superblock::decode(&spoiled), Ok(None)), "bit {bit}");
+        }
+    }
+
+    const GOLDEN: [u8; SUPERBLOCK_BYTES] = [
+        207, 151, 231, 20, 1, 0, 0, 0, 72, 71, 75, 86, 83, 83, 68, 49, 9, 0, 0, 0, 0, 0, 0, 0, 34, 17, 0, 0,
+        0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 68, 51, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0, 0,
+        0, 1, 0, 16, 0, 0, 0, 1, 0, 0, 0, 77, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 16,
+        0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 255, 255, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+        0, 0, 0,
+    ];
+
+    #[test]
+    fn what_a_newer_build_made_is_refused_by_its_version() {
+        let mut bytes = superblock().encode();
+        bytes[4] = 2;
+        let crc = crc32c(0, &bytes[4..]);
+        bytes[..4].copy_from_slice(&crc.to_le_bytes());
+        assert!(matches!(Superblock::decode(&bytes), Err(KvError::Version { found: 2, known: 1 })));
+    }
+}

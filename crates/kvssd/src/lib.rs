@@ -1,0 +1,12 @@
+//! A key-value SSD in software.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod code;
+mod command;
+mod flash;
+
+pub use code::{KvError, Result, ResultCode};
+pub use command::*;
+pub use flash::FlashCounters;
+pub use flash::geometry::Geometry;
