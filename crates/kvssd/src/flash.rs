@@ -162,7 +162,7 @@ impl Flash {
 
     /// Whether the block is in use.
     pub(crate) fn is_in_use(&self, block: u32) -> bool {
-        self.generation(block) % 2 == 1
+        !self.generation(block).is_multiple_of(2)
     }
 
     fn seed(&self, block: u32, offset: u64) -> BlockSeed {
@@ -271,6 +271,14 @@ impl Flash {
         Ok(listed.filter(|listed| listed.iter().all(|entry| entry.unit < block_units)))
     }
 
+    /// Writes zeros to a block behind its records, durably: what a power cut left there is never found again.
+    pub(crate) fn clear_rest(&mut self, block: u32, end: u32) -> Result<()> {
+        let offset = self.geometry.block_offset(block) + u64::from(end);
+        let len = u64::from(self.geometry.block_bytes - end);
+        self.tier.write(offset, len as usize, |out| out.fill(0));
+        self.persist(offset, len)
+    }
+
     /// Stores over itself what a killed process left of a block, so that the next sync makes it durable.
     pub(crate) fn rewrite_block(&mut self, block: u32, end: u32) {
         self.tier.rewrite(self.geometry.block_offset(block), u64::from(end) + END_BYTES as u64);
@@ -290,7 +298,7 @@ impl Flash {
             self.tier.store_u64(at, block_word(block, generation));
         }
         self.generations[block as usize] = generation;
-        self.counters.erases += u64::from(generation % 2 == 0);
+        self.counters.erases += u64::from(generation.is_multiple_of(2));
         for at in offsets {
             self.persist(at, 8)?;
         }

@@ -1,0 +1,316 @@
+//! The device: commands in, completions out, a step at a time.
+//!
+//! Owns [`Device`] and the order of its parts. Promises that commands happen one after another, in the order they were given, each whole or not at all; and that it has no
+//! thread, lock, clock or I/O of its own: [`Device::step`] does all there is to do, and is told the time. Must not know who gives commands.
+//!
+//! `handler` carries commands out over the index ([`manager`], with its `local` and `global` tables of [`page`]s) and the iterator [`bucket`]s; `append` writes records to
+//! open [`block`]s; `gc` empties others; `recover` makes all of this anew from the flash.
+
+mod append;
+mod block;
+mod bucket;
+mod event;
+mod gc;
+mod global;
+mod group;
+mod handler;
+mod local;
+mod manager;
+mod page;
+mod recover;
+mod space;
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use hedgerow_device::{CrashSim, FastTier};
+
+use crate::code::{KvError, Result};
+use crate::command::{DeviceInfo, KvAnswer, KvCommand};
+use crate::flash::geometry::Geometry;
+use crate::flash::{Flash, FlashCounters};
+use block::{Blocks, WriteStream};
+use bucket::{Buckets, Iterators};
+pub use event::{Completion, Event, Out, Stage};
+use gc::Gc;
+pub use gc::{GcCounters, GcPolicy};
+use group::GroupDelete;
+use manager::Index;
+pub use manager::IndexCounters;
+use space::Spaces;
+
+/// When a store is acknowledged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum AckMode {
+    /// When it is whole in the open page. A killed process loses nothing, nor does a simulated power cut with a capacitor. A power cut of the machine may take
+    /// the last stores: a file has no capacitor. What is left is a prefix of the commands. The default.
+    #[default]
+    Buffered,
+    /// When it is durable. Nothing that was acknowledged is ever lost. Commands of one step are made durable together.
+    Immediate,
+}
+
+/// How a device is opened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceOptions {
+    /// When a store is acknowledged. Default [`AckMode::Buffered`].
+    pub ack: AckMode,
+    /// How gc chooses a victim. Default [`GcPolicy::CostBenefit`].
+    pub gc_policy: GcPolicy,
+    /// Commands that may wait for a step. Default 64.
+    pub depth: usize,
+    /// Commands in a step, at most. Default 32.
+    pub commands_a_step: usize,
+    /// Whether steps tell of their parts ([`Out::events`]). Default off.
+    pub events: bool,
+    /// For tests: which bits of hashes count. With few, keys share hashes. Part of what is on the flash: the same for all openings.
+    #[doc(hidden)]
+    pub hash_mask: u64,
+}
+
+impl Default for DeviceOptions {
+    fn default() -> DeviceOptions {
+        DeviceOptions {
+            ack: AckMode::default(),
+            gc_policy: GcPolicy::default(),
+            depth: 64,
+            commands_a_step: 32,
+            events: false,
+            hash_mask: u64::MAX,
+        }
+    }
+}
+
+/// A command that was not taken, and its buffer.
+#[derive(Debug)]
+pub struct Refused {
+    /// Why.
+    pub error: KvError,
+    /// The command, as it was given.
+    pub command: KvCommand,
+}
+
+/// A key-value SSD.
+#[derive(Debug)]
+pub struct Device {
+    flash: Flash,
+    options: DeviceOptions,
+    index: Index,
+    blocks: Blocks,
+    buckets: Buckets,
+    iterators: Iterators,
+    spaces: Spaces,
+    gc: Gc,
+    /// The last sequence that a record has.
+    sequence: u64,
+    /// Every sequence up to here is durable.
+    durable_sequence: u64,
+    /// What pairs take, and tombstones that hide something.
+    used_bytes: u64,
+    /// Of them, what those tombstones take.
+    tombstone_bytes: u64,
+    queue: VecDeque<(u64, KvCommand)>,
+    group_delete: Option<GroupDelete>,
+    /// Why it takes no more commands.
+    failed: Option<KvError>,
+    events: Vec<Event>,
+    /// Of the command that is carried out.
+    tag: u64,
+    now_ns: u64,
+}
+
+impl Device {
+    /// Makes a device on an empty medium, and opens it.
+    ///
+    /// # Errors
+    /// [`KvError::Param`]: the geometry is out of bounds, or the medium is not empty. [`KvError::Medium`]: it has no room, among others.
+    pub fn format(tier: FastTier, geometry: Geometry, options: DeviceOptions) -> Result<Device> {
+        let flash = Flash::format(tier, geometry)?;
+        Device::recover(flash, options)
+    }
+
+    /// Opens the device on a medium, after whatever end it had.
+    ///
+    /// # Errors
+    /// [`KvError::NoDevice`], [`KvError::Version`], [`KvError::Truncated`]; [`KvError::Damaged`] where what must be there is not; [`KvError::Medium`].
+    pub fn open(tier: FastTier, options: DeviceOptions) -> Result<Device> {
+        let flash = Flash::open(tier)?;
+        Device::recover(flash, options)
+    }
+
+    /// Takes a command, which a later step carries out. `tag` comes back with its completion.
+    ///
+    /// # Errors
+    /// With the command: what is wrong with it by itself ([`KvCommand::check`]); [`KvError::QueueFull`]; [`KvError::Closed`].
+    pub fn submit(&mut self, tag: u64, command: KvCommand) -> std::result::Result<(), Box<Refused>> {
+        let refusal = match &self.failed {
+            Some(error) => Err(KvError::Closed { why: error.to_string() }),
+            None if self.queue.len() >= self.options.depth => {
+                Err(KvError::QueueFull { depth: self.options.depth })
+            }
+            None => command.check(self.flash.geometry().value_bytes_max()),
+        };
+        match refusal {
+            Ok(()) => {
+                self.queue.push_back((tag, command));
+                Ok(())
+            }
+            Err(error) => Err(Box::new(Refused { error, command })),
+        }
+    }
+
+    /// Carries commands out, some of those that were taken, in their order. True: there are more. `now_ns` is the time, which nothing depends on: events say it.
+    pub fn step(&mut self, now_ns: u64, out: &mut Out) -> bool {
+        self.now_ns = now_ns;
+        let first = out.completions.len();
+        let mut sync_wanted = false;
+        for _ in 0..self.options.commands_a_step.max(1) {
+            let Some(completion) = self.next_completion() else { break };
+            sync_wanted |= completion.result.is_ok();
+            out.completions.push(completion);
+            if self.group_delete.is_some() {
+                break;
+            }
+        }
+        // PERSIST: in this mode completions are given out only when what they say is durable.
+        if sync_wanted && self.options.ack == AckMode::Immediate && self.failed.is_none() {
+            let synced = self.sync_stream(WriteStream::Hot);
+            self.fail_on_medium(&synced);
+        }
+        if let Some(error) = &self.failed {
+            for completion in &mut out.completions[first..] {
+                completion.result = Err(error.clone());
+            }
+        }
+        for completion in &out.completions[first..] {
+            self.tag = completion.tag;
+            self.record_stage(Stage::Answered, 0, completion.buffer.len() as u64);
+        }
+        out.events.append(&mut self.events);
+        !self.queue.is_empty() || self.group_delete.is_some()
+    }
+
+    /// Carries the next command out, or goes on with one that takes several steps; none if there is nothing to answer.
+    fn next_completion(&mut self) -> Option<Completion> {
+        if self.group_delete.is_some() {
+            let (tag, result) = self.step_group_delete()?;
+            self.fail_on_medium(&result);
+            return Some(Completion { tag, result, buffer: Vec::new() });
+        }
+        let (tag, command) = self.queue.pop_front()?;
+        self.tag = tag;
+        if let Some(error) = &self.failed {
+            let result = Err(KvError::Closed { why: error.to_string() });
+            return Some(Completion { tag, result, buffer: command.into_buffer() });
+        }
+        let (result, buffer) = self.carry_out(command)?;
+        self.fail_on_medium(&result);
+        Some(Completion { tag, result, buffer })
+    }
+
+    /// After the medium refused nobody knows what it holds: no more commands.
+    fn fail_on_medium<T>(&mut self, result: &Result<T>) {
+        if let Err(error @ KvError::Medium(_)) = result
+            && self.failed.is_none()
+        {
+            self.failed = Some(error.clone());
+        }
+    }
+
+    fn record_stage(&mut self, stage: Stage, place: u64, bytes: u64) {
+        if self.options.events {
+            self.events.push(Event { tag: self.tag, at_ns: self.now_ns, stage, place, bytes });
+        }
+    }
+
+    /// Closes the device in order: all that was answered is durable. Commands that no step has carried out are dropped.
+    ///
+    /// # Errors
+    /// [`KvError::Medium`], [`KvError::Closed`]: what was not durable may be lost.
+    pub fn close(mut self) -> Result<()> {
+        if let Some(error) = &self.failed {
+            return Err(KvError::Closed { why: error.to_string() });
+        }
+        // PERSIST: records before the superblock that says that all of them are whole.
+        for stream in WriteStream::BOTH {
+            self.sync_stream(stream)?;
+        }
+        self.write_superblock(true)
+    }
+
+    /// Pages, blocks and limits.
+    pub fn geometry(&self) -> Geometry {
+        self.flash.geometry()
+    }
+
+    /// Capacity, and how much of it is taken.
+    pub fn info(&self) -> DeviceInfo {
+        let (pairs, logical_bytes) = self.spaces.totals();
+        let geometry = self.flash.geometry();
+        DeviceInfo {
+            capacity_bytes: geometry.capacity_bytes(),
+            used_bytes: self.used_bytes,
+            logical_bytes,
+            pairs,
+            value_bytes_max: geometry.value_bytes_max(),
+        }
+    }
+
+    fn free_bytes(&self) -> u64 {
+        self.flash.geometry().capacity_bytes().saturating_sub(self.used_bytes)
+    }
+
+    /// What gc did.
+    pub fn gc_counters(&self) -> GcCounters {
+        self.gc.counters
+    }
+
+    /// What the index did.
+    pub fn index_counters(&self) -> IndexCounters {
+        self.index.counters()
+    }
+
+    /// Entries of the global table, and bytes of its pages.
+    pub fn index_size(&self) -> (u64, u64) {
+        (self.index.entries_merged(), self.index.bytes())
+    }
+
+    /// What was done to the flash.
+    pub fn flash_counters(&self) -> FlashCounters {
+        self.flash.counters()
+    }
+
+    /// How often the most worn block was erased.
+    pub fn erases_max(&self) -> u64 {
+        (0..self.flash.geometry().blocks).map(|block| self.flash.generation(block) / 2).max().unwrap_or(0)
+    }
+
+    /// The simulated medium, where the device is on one.
+    pub fn crash_sim(&self) -> Option<&CrashSim> {
+        self.flash.crash_sim()
+    }
+
+    /// From now on reads of this range of the medium fail, as of pages that have worn out.
+    pub fn fail_reads(&mut self, range: Range<u64>) {
+        self.flash.fail_reads(range);
+    }
+
+    /// Reads fail no more.
+    pub fn clear_read_faults(&mut self) {
+        self.flash.clear_faults();
+    }
+
+    /// Where on the medium the blocks are that are in use, and how many of their bytes count: for looking at them, and for tests.
+    pub fn blocks_in_use(&self) -> Vec<(Range<u64>, u64)> {
+        let geometry = self.flash.geometry();
+        let in_use = self.blocks.all().filter(|(block, _)| self.flash.is_in_use(*block));
+        let range = |block| geometry.block_offset(block)..geometry.block_offset(block + 1);
+        in_use.map(|(block, info)| (range(block), info.live)).collect()
+    }
+}
+
+/// What a command that is complete says.
+type Answered = (Result<KvAnswer>, Vec<u8>);
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,288 @@
+//! Gc: blocks of records that were mostly replaced are emptied and erased.
+//!
+//! Owns the choice of a victim, the copying, and the erasing. Promises that a block is erased only when all that replaced its records is durable; that counts of older records go down only
+//! after a block is durably erased, and a tombstone that hides something stays (decision 0004); and that a store copies no more than in proportion to what it writes, but where free
+//! blocks have run out. Must not know commands.
+//!
+//! 1. **Choose** the sealed block with the least live bytes, or with the best of cost and benefit (Rosenblum and Ousterhout 1992).
+//! 2. **Copy** what is live to the cold stream, some with every store. A tombstone without older records is left behind; its entry stays until 5.
+//! 3. **Sync** both streams: the copies, and what commands wrote over the rest.
+//! 4. **Erase**: superblock, then the block's word.
+//! 5. **Count**: of each record's key one older record fewer. What hides nothing any more is obsolete.
+
+use super::Device;
+use super::block::{BlockInfo, BlockState, WriteStream};
+use super::event::Stage;
+use super::manager::{one_fewer, one_more};
+use super::page::IndexEntry;
+use crate::code::{KvError, Result};
+use crate::flash::footer::{ENTRY_BYTES, FooterEntry};
+use crate::flash::record::{RecordHeader, RecordKind, UNIT_BYTES};
+
+/// Gc works while fewer blocks are free.
+const FREE_WANTED: usize = 3;
+/// The least that a command leaves to gc.
+const FREE_FOR_GC: usize = 1;
+/// Work beyond what the victim's share asks for, in eighths.
+const PACE_EIGHTHS: u64 = 10;
+
+/// How gc chooses a victim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum GcPolicy {
+    /// The block with the least live bytes.
+    Greedy,
+    /// The block with the most to gain for what it costs, older ones first. The default.
+    #[default]
+    CostBenefit,
+}
+
+/// What gc did since the device was opened.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct GcCounters {
+    /// Blocks emptied and erased.
+    pub cycles: u64,
+    /// Records copied.
+    pub copied_records: u64,
+    /// Bytes of them.
+    pub copied_bytes: u64,
+    /// Tombstones that hid nothing any more and were left behind.
+    pub tombstones_dropped: u64,
+    /// Stores that had to wait for a whole block.
+    pub stalls: u64,
+    /// Blocks with a live record that cannot be read: they are kept as they are.
+    pub damaged_blocks: u64,
+}
+
+/// A victim that is being emptied.
+#[derive(Debug)]
+pub(super) struct GcCycle {
+    block: u32,
+    entries: Vec<FooterEntry>,
+    next: usize,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Gc {
+    pub(super) cycle: Option<GcCycle>,
+    pub(super) counters: GcCounters,
+}
+
+impl Device {
+    /// Sees to it that commands may open a block: two are free. Gc has one of them.
+    pub(super) fn ensure_free(&mut self, record_bytes: usize) -> Result<()> {
+        let geometry = self.flash.geometry();
+        let fits = |device: &Device| {
+            device.blocks.open(WriteStream::Hot).is_some_and(|open| open.has_room(&geometry, record_bytes))
+        };
+        if fits(self) || self.blocks.free_count() > FREE_FOR_GC {
+            return Ok(());
+        }
+        self.gc.counters.stalls += 1;
+        while self.blocks.free_count() <= FREE_FOR_GC {
+            if !self.collect(u64::MAX)? {
+                return Err(KvError::DeviceFull { needed: record_bytes as u64, free: self.free_bytes() });
+            }
+        }
+        Ok(())
+    }
+
+    /// The part of gc's work that goes with a store of so many bytes.
+    pub(super) fn collect_for(&mut self, bytes: u64) -> Result<()> {
+        if self.blocks.free_count() >= FREE_WANTED {
+            return Ok(());
+        }
+        let usable = self.flash.geometry().usable_bytes();
+        let victim = self.gc.cycle.as_ref().map(|cycle| cycle.block).or_else(|| self.choose_victim());
+        let Some(victim) = victim else { return Ok(()) };
+        // To gain what is dead in the victim all of it is gone through once.
+        let gain = usable.saturating_sub(self.blocks.info(victim).live).max(1);
+        let budget =
+            (u128::from(bytes) * u128::from(usable) * u128::from(PACE_EIGHTHS)) / (8 * u128::from(gain));
+        match self.collect(u64::try_from(budget).unwrap_or(u64::MAX)) {
+            Err(error @ KvError::Medium(_)) => Err(error),
+            // The store that this went with is done. What gc lacks is met again by whoever needs a block.
+            _ => Ok(()),
+        }
+    }
+
+    /// Works on a victim, by about so many bytes. False: there is none.
+    pub(super) fn collect(&mut self, budget: u64) -> Result<bool> {
+        if self.gc.cycle.is_none() && !self.begin_cycle()? {
+            return Ok(false);
+        }
+        let mut spent = 0;
+        while spent < budget {
+            let Some(cycle) = &mut self.gc.cycle else { break };
+            let Some(entry) = cycle.entries.get(cycle.next).copied() else {
+                self.finish_cycle()?;
+                break;
+            };
+            cycle.next += 1;
+            let block = cycle.block;
+            spent += self.collect_record(block, &entry)?;
+        }
+        Ok(true)
+    }
+
+    fn choose_victim(&self) -> Option<u32> {
+        let geometry = self.flash.geometry();
+        let usable = geometry.usable_bytes();
+        let gains = |info: &BlockInfo| {
+            info.state == BlockState::Sealed && info.live + geometry.charge_max() <= usable
+        };
+        let candidates = self.blocks.all().filter(|(_, info)| gains(info));
+        // Without a free block only what is left of a cycle that a crash ended surely fits in the open one: no block has less.
+        let policy = if self.blocks.free_count() == 0 { GcPolicy::Greedy } else { self.options.gc_policy };
+        let chosen = match policy {
+            GcPolicy::Greedy => candidates.min_by_key(|(_, info)| info.live),
+            GcPolicy::CostBenefit => candidates.max_by_key(|(_, info)| {
+                // (1 - u) * age / (1 + u), in whole numbers.
+                let age = u128::from(self.sequence.saturating_sub(info.sealed_at)) + 1;
+                u128::from(usable - info.live) * age * 1024 / u128::from(usable + info.live)
+            }),
+        };
+        chosen.map(|(block, _)| block)
+    }
+
+    fn begin_cycle(&mut self) -> Result<bool> {
+        while let Some(block) = self.choose_victim() {
+            match self.flash.read_footer(block) {
+                Ok(Some(entries)) => {
+                    self.gc.cycle = Some(GcCycle { block, entries, next: 0 });
+                    return Ok(true);
+                }
+                Ok(None) | Err(KvError::ReadFault { .. }) => self.keep_damaged(block),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(false)
+    }
+
+    fn keep_damaged(&mut self, block: u32) {
+        self.blocks.set_damaged(block);
+        self.gc.counters.damaged_blocks += 1;
+        self.gc.cycle = None;
+    }
+
+    fn place_of(&self, block: u32, entry: &FooterEntry) -> u64 {
+        self.flash.geometry().block_offset(block) / UNIT_BYTES as u64 + u64::from(entry.unit)
+    }
+
+    /// The index's entry of a record of a victim, if it is live: the newest of its key, and no tombstone that hides nothing.
+    fn live_entry(&mut self, block: u32, entry: &FooterEntry) -> Option<IndexEntry> {
+        let place = self.place_of(block, entry);
+        self.index.entry_at(entry.hash, place).filter(|found| !(found.is_tombstone && found.older == 0))
+    }
+
+    /// Copies a record if it is live. What that costs.
+    fn collect_record(&mut self, block: u32, entry: &FooterEntry) -> Result<u64> {
+        if self.live_entry(block, entry).is_none() {
+            return Ok(ENTRY_BYTES as u64);
+        }
+        let place = self.place_of(block, entry);
+        let (header, key, value) = match self.read_whole(place) {
+            Ok(read) => read,
+            Err(KvError::Damaged { .. } | KvError::ReadFault { .. }) => {
+                self.keep_damaged(block);
+                return Ok(entry.charge());
+            }
+            Err(error) => return Err(error),
+        };
+        let header = RecordHeader { relocated: true, ..header };
+        let copy = self.append(WriteStream::Cold, entry.hash, &header, &key, &value)?;
+        self.index.change(entry.hash, place, |entry| {
+            (entry.place, entry.older) = (copy, one_more(entry.older));
+        });
+        self.blocks.remove_live(block, entry.charge());
+        self.gc.counters.copied_records += 1;
+        self.gc.counters.copied_bytes += header.record_bytes() as u64;
+        self.record_stage(Stage::Copied, place, header.record_bytes() as u64);
+        Ok(entry.charge())
+    }
+
+    fn read_whole(&self, place: u64) -> Result<(RecordHeader, Vec<u8>, Vec<u8>)> {
+        let (header, key) = self.flash.prefix(place)?;
+        let value = self.flash.value(place, &header)?;
+        Ok((header, key.to_vec(), value.to_vec()))
+    }
+
+    /// Erases a victim that was gone through.
+    fn finish_cycle(&mut self) -> Result<()> {
+        let Some(GcCycle { block, entries, .. }) = self.gc.cycle.take() else { return Ok(()) };
+        if entries.iter().any(|entry| self.live_entry(block, entry).is_some()) {
+            // A record became live again while others were copied. None does today: what is newest stays so until it is replaced.
+            self.gc.cycle = Some(GcCycle { block, entries, next: 0 });
+            return Ok(());
+        }
+        let keys: Vec<Option<Vec<u8>>> = entries
+            .iter()
+            .map(|entry| Some(self.flash.prefix(self.place_of(block, entry)).ok()?.1.to_vec()))
+            .collect();
+        self.index.merge_all();
+        // PERSIST: all copies, and all that commands wrote over the victim's records, before the erase that takes these away.
+        self.sync_stream(WriteStream::Cold)?;
+        self.sync_stream(WriteStream::Hot)?;
+        // PERSIST: the superblock says how far both streams must be whole from now on: before the erase, too.
+        self.write_superblock(false)?;
+        self.flash.turn_block(block)?;
+        // The erase is durable: from here on the records are older ones no longer.
+        self.blocks.set_free(block, self.flash.generation(block));
+        for (entry, key) in entries.iter().zip(keys) {
+            self.uncount(block, entry, key.as_deref())?;
+        }
+        self.gc.counters.cycles += 1;
+        let first = self.flash.geometry().block_offset(block) / UNIT_BYTES as u64;
+        self.record_stage(Stage::Erased, first, u64::from(self.flash.geometry().block_bytes));
+        Ok(())
+    }
+
+    /// A record of an erased block is gone: an older one of its key, or a tombstone that hid nothing.
+    fn uncount(&mut self, block: u32, gone: &FooterEntry, key: Option<&[u8]>) -> Result<()> {
+        let place = self.place_of(block, gone);
+        if self.index.remove(gone.hash, place) {
+            self.gc.counters.tombstones_dropped += 1;
+            return Ok(());
+        }
+        let candidates = self.index.find(gone.hash);
+        let newest = match candidates[..] {
+            [] => None,
+            [only] => Some(only),
+            _ => candidates.into_iter().find(|found| {
+                let of_key = self.flash.prefix(found.place);
+                key.is_some()
+                    && of_key.is_ok_and(|(header, of)| header.space == gone.header.space && Some(of) == key)
+            }),
+        };
+        // Of a record that cannot be read nobody knows whose it was: a count that is too high keeps a tombstone too long, and nothing else.
+        let Some(newest) = newest else { return Ok(()) };
+        let older = one_fewer(newest.older);
+        self.index.change(newest.hash, newest.place, |entry| entry.older = older);
+        if newest.is_tombstone && older == 0 && newest.older > 0 {
+            self.release_tombstone(&newest)?;
+        }
+        Ok(())
+    }
+
+    /// A tombstone hides nothing any more: its record is obsolete.
+    fn release_tombstone(&mut self, tombstone: &IndexEntry) -> Result<()> {
+        match self.flash.prefix(tombstone.place) {
+            Ok((header, _)) if header.kind == RecordKind::Tombstone => {
+                self.release(tombstone.place, &header);
+                Ok(())
+            }
+            // It stays counted as live: its block is kept, too.
+            Ok(_) | Err(KvError::Damaged { .. } | KvError::ReadFault { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A record counts no more.
+    pub(super) fn release(&mut self, place: u64, header: &RecordHeader) {
+        let charge = (header.record_bytes() + ENTRY_BYTES) as u64;
+        self.blocks.remove_live(self.block_of(place), charge);
+        if header.kind == RecordKind::Tombstone {
+            self.tombstone_bytes = self.tombstone_bytes.saturating_sub(charge);
+        }
+        self.used_bytes = self.used_bytes.saturating_sub(charge);
+    }
+}

@@ -1,0 +1,244 @@
+//! The global table: where the newest record of every key is, by linear hashing.
+//!
+//! Owns [`GlobalTable`]. Promises that a look-up touches the pages of one bucket only, and that a batch touches each bucket once. Must not know keys: several may share a
+//! hash, and whoever looks one up compares it with the record's.
+//!
+//! Linear hashing (Litwin 1980): there are `2^level + split` buckets; the lower bits of a hash say which. When the buckets are filled beyond four fifths the bucket at
+//! `split` is parted in two by the next bit, whichever it was that overflowed, so the table grows by a page at a time, and none is ever rehashed as a whole.
+
+use super::page::{IndexEntry, IndexPages, MemoryPages, PAGE_ENTRIES};
+
+/// A bucket is parted when the table has so many entries a bucket.
+const ENTRIES_A_BUCKET: u64 = PAGE_ENTRIES as u64 * 4 / 5;
+
+/// What a merge does with a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Change {
+    pub(super) entry: IndexEntry,
+    /// The place of the entry that it takes the place of; none, and it is another one.
+    pub(super) replaces: Option<u64>,
+}
+
+#[derive(Debug)]
+pub(super) struct GlobalTable<P = MemoryPages> {
+    pages: P,
+    /// The first page of each bucket.
+    buckets: Vec<u32>,
+    level: u32,
+    /// The next bucket to be parted.
+    split: u64,
+    entries: u64,
+    splits: u64,
+}
+
+impl<P: IndexPages + Default> Default for GlobalTable<P> {
+    fn default() -> GlobalTable<P> {
+        let mut pages = P::default();
+        let buckets = vec![pages.take()];
+        GlobalTable { pages, buckets, level: 0, split: 0, entries: 0, splits: 0 }
+    }
+}
+
+impl<P: IndexPages> GlobalTable<P> {
+    /// The bucket of a hash.
+    fn bucket_of(&self, hash: u64) -> usize {
+        let bucket = hash & ((1 << self.level) - 1);
+        let bucket = if bucket < self.split { hash & ((2 << self.level) - 1) } else { bucket };
+        bucket as usize
+    }
+
+    pub(super) fn entries(&self) -> u64 {
+        self.entries
+    }
+
+    pub(super) fn pages(&self) -> usize {
+        self.pages.taken()
+    }
+
+    /// The pages of the bucket of a hash, first to last.
+    fn chain(&self, hash: u64) -> impl Iterator<Item = u32> {
+        let first = self.buckets[self.bucket_of(hash)];
+        std::iter::successors(Some(first), |&page| self.pages.page(page).next())
+    }
+
+    /// The entries with this hash.
+    pub(super) fn find(&self, hash: u64) -> impl Iterator<Item = IndexEntry> {
+        self.chain(hash)
+            .flat_map(|page| self.pages.page(page).entries())
+            .filter(move |entry| entry.hash == hash)
+    }
+
+    /// Where the entry with this hash and place is.
+    fn locate(&self, hash: u64, place: u64) -> Option<(u32, usize)> {
+        self.chain(hash).find_map(|page| {
+            let mut entries = self.pages.page(page).entries();
+            Some((page, entries.position(|entry| entry.hash == hash && entry.place == place)?))
+        })
+    }
+
+    /// Changes the entry with this hash and place; false if there is none.
+    pub(super) fn replace(&mut self, place: u64, entry: &IndexEntry) -> bool {
+        let Some((page, n)) = self.locate(entry.hash, place) else { return false };
+        self.pages.page_mut(page).set(n, entry);
+        true
+    }
+
+    /// One more entry.
+    pub(super) fn insert(&mut self, entry: &IndexEntry) {
+        let last = self.chain(entry.hash).last();
+        if let Some(last) = last
+            && !self.pages.page_mut(last).push(entry)
+        {
+            let more = self.pages.take();
+            self.pages.page_mut(more).push(entry);
+            self.pages.page_mut(last).set_next(Some(more));
+        }
+        self.entries += 1;
+        while self.entries > self.buckets.len() as u64 * ENTRIES_A_BUCKET {
+            self.split_next();
+        }
+    }
+
+    /// Takes an entry out; false if there is none. The last entry of the bucket takes its room.
+    pub(super) fn remove(&mut self, hash: u64, place: u64) -> bool {
+        let Some((page, n)) = self.locate(hash, place) else { return false };
+        let chain: Vec<u32> = self.chain(hash).collect();
+        let Some(&last) = chain.last() else { return false };
+        if let Some(moved) = self.pages.page_mut(last).pop()
+            && (page, n) != (last, self.pages.page(last).len())
+        {
+            self.pages.page_mut(page).set(n, &moved);
+        }
+        if self.pages.page(last).len() == 0 && chain.len() > 1 {
+            self.pages.page_mut(chain[chain.len() - 2]).set_next(None);
+            self.pages.give_back(last);
+        }
+        self.entries -= 1;
+        true
+    }
+
+    /// Takes a batch in, bucket by bucket, so that each is touched once. Gives back how many buckets that were.
+    pub(super) fn merge(&mut self, mut batch: Vec<Change>) -> usize {
+        batch.sort_by_key(|change| (self.bucket_of(change.entry.hash), change.entry.hash));
+        let mut buckets: Vec<usize> = batch.iter().map(|change| self.bucket_of(change.entry.hash)).collect();
+        buckets.dedup();
+        for Change { entry, replaces } in &batch {
+            if !replaces.is_some_and(|place| self.replace(place, entry)) {
+                self.insert(entry);
+            }
+        }
+        buckets.len()
+    }
+
+    /// Parts the next bucket in two.
+    fn split_next(&mut self) {
+        let mut page = Some(self.buckets[self.split as usize]);
+        let mut entries = Vec::with_capacity(PAGE_ENTRIES);
+        while let Some(number) = page {
+            entries.extend(self.pages.page(number).entries());
+            page = self.pages.page(number).next();
+            self.pages.give_back(number);
+        }
+        let (stays, goes): (Vec<_>, Vec<_>) =
+            entries.into_iter().partition(|entry| entry.hash >> self.level & 1 == 0);
+        self.buckets[self.split as usize] = self.chain_of(&stays);
+        let more = self.chain_of(&goes);
+        self.buckets.push(more);
+        self.splits += 1;
+        self.split += 1;
+        if self.split == 1 << self.level {
+            (self.level, self.split) = (self.level + 1, 0);
+        }
+    }
+
+    /// New pages with these entries; the first.
+    fn chain_of(&mut self, entries: &[IndexEntry]) -> u32 {
+        let first = self.pages.take();
+        let mut last = first;
+        for entry in entries {
+            if !self.pages.page_mut(last).push(entry) {
+                let more = self.pages.take();
+                self.pages.page_mut(last).set_next(Some(more));
+                last = more;
+                self.pages.page_mut(last).push(entry);
+            }
+        }
+        first
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use hedgerow_device::Random;
+
+    use super::*;
+
+    fn entry(hash: u64, place: u64) -> IndexEntry {
+        IndexEntry { hash, place, length_class: 1, older: 0, is_tombstone: false }
+    }
+
+    /// Random inserts, replacements and removals against a map, with hashes of few bits among them, so that buckets overflow.
+    #[test]
+    fn the_table_is_the_map() {
+        for (seed, mask) in [(1, u64::MAX), (2, 0x3FF), (3, 7)] {
+            let mut random = Random::from_seed(seed);
+            let mut table = GlobalTable::<MemoryPages>::default();
+            let mut map = BTreeMap::new();
+            let mut keys = Vec::new();
+            for place in 0..20_000u64 {
+                let hash = random.next_u64() & mask;
+                match random.below(5) {
+                    0 if !keys.is_empty() => {
+                        let (hash, place) = keys.swap_remove(random.below(keys.len() as u64) as usize);
+                        assert!(table.remove(hash, place));
+                        assert!(map.remove(&(hash, place)).is_some());
+                    }
+                    1 if !keys.is_empty() => {
+                        let n = random.below(keys.len() as u64) as usize;
+                        let (hash, old) = keys[n];
+                        let new = entry(hash, place);
+                        assert!(table.replace(old, &new));
+                        map.remove(&(hash, old));
+                        map.insert((hash, place), new);
+                        keys[n] = (hash, place);
+                    }
+                    _ => {
+                        table.insert(&entry(hash, place));
+                        map.insert((hash, place), entry(hash, place));
+                        keys.push((hash, place));
+                    }
+                }
+            }
+            assert_eq!(table.entries(), map.len() as u64);
+            for (hash, _) in keys.iter().take(2000) {
+                let mut found: Vec<_> = table.find(*hash).collect();
+                found.sort_by_key(|entry| entry.place);
+                let expected: Vec<_> = map.range((*hash, 0)..=(*hash, u64::MAX)).map(|(_, &e)| e).collect();
+                assert_eq!(found, expected);
+            }
+            assert!(!table.remove(1 << 63, u64::MAX >> 30) && !table.replace(1, &entry(1 << 63, 2)));
+        }
+    }
+
+    /// Spread hashes take hardly more pages than their entries fill to four fifths, and a batch touches each bucket once.
+    #[test]
+    fn the_table_grows_by_the_page() {
+        let mut random = Random::from_seed(4);
+        let mut table = GlobalTable::<MemoryPages>::default();
+        let mut most = 0;
+        for _ in 0..25 {
+            let batch: Vec<_> =
+                (0..4096).map(|n| Change { entry: entry(random.next_u64(), n), replaces: None }).collect();
+            let before = table.pages();
+            let touched = table.merge(batch);
+            assert!(touched <= table.buckets.len());
+            most = most.max(table.pages() - before);
+        }
+        let full = table.entries() as usize / PAGE_ENTRIES;
+        assert!(table.pages() < full * 2, "{} pages for {} full ones", table.pages(), full);
+        assert!(most * 4 < table.pages(), "one batch of 25 took {most} of {} pages", table.pages());
+        assert_eq!(table.splits as usize + 1, table.buckets.len());
+    }
+}

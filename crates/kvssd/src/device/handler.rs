@@ -1,0 +1,447 @@
+//! The request handler: what each command does.
+//!
+//! Owns the meaning of commands on pairs, iterators and key spaces. Promises that a command that is refused has changed nothing, and that a key is compared in full with the record's at
+//! every look. Must not know how records get to flash.
+
+use twox_hash::XxHash3_64;
+
+use super::block::WriteStream;
+use super::bucket::{OpenIterator, WalkPosition};
+use super::event::Stage;
+use super::group::GroupDelete;
+use super::manager::one_more;
+use super::page::IndexEntry;
+use super::{Answered, Device, space};
+use crate::code::{KvError, Result};
+use crate::command::{
+    IteratorContent, KEY_BYTES_MAX, KvAnswer, KvCommand, PairKey, SpaceId, StoreMode, group_of, push_entry,
+};
+use crate::flash::footer::ENTRY_BYTES;
+use crate::flash::record::{RecordHeader, RecordKind, UNIT_BYTES, record_bytes};
+
+/// Hashes that one batch of an iterator looks up.
+const BATCH_LOOKS: usize = 4096;
+
+/// The newest record of a key.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct FoundRecord {
+    pub(super) entry: IndexEntry,
+    pub(super) header: RecordHeader,
+}
+
+impl FoundRecord {
+    /// Bytes of key and value.
+    fn logical_bytes(&self) -> u64 {
+        u64::from(self.header.key_bytes) + u64::from(self.header.value_bytes)
+    }
+
+    /// What it counts as on the device: nothing, if it hides nothing.
+    fn charge(&self) -> u64 {
+        let hides_nothing = self.entry.is_tombstone && self.entry.older == 0;
+        if hides_nothing { 0 } else { (self.header.record_bytes() + ENTRY_BYTES) as u64 }
+    }
+}
+
+/// A record that is about to be written.
+struct NewRecord<'a> {
+    space: SpaceId,
+    key: &'a [u8],
+    value: &'a [u8],
+    kind: RecordKind,
+}
+
+impl Device {
+    /// None: the command takes more steps.
+    pub(super) fn carry_out(&mut self, command: KvCommand) -> Option<Answered> {
+        let answer = match command {
+            KvCommand::Store { space, key, value, mode } => {
+                self.record_stage(Stage::Fetched, 0, (key.bytes().len() + value.len()) as u64);
+                return Some((self.store(space, key.bytes(), &value, mode), value));
+            }
+            KvCommand::Retrieve { space, key, offset, mut buffer, delete } => {
+                self.record_stage(Stage::Fetched, 0, key.bytes().len() as u64);
+                let result = self.retrieve(space, key.bytes(), offset, &mut buffer, delete);
+                return Some((result, buffer));
+            }
+            KvCommand::IterateNext { iterator, mut buffer } => {
+                let result = self.iterate_next(iterator, &mut buffer);
+                return Some((result, buffer));
+            }
+            KvCommand::Delete { space, key, must_exist } => self.delete(space, key.bytes(), must_exist),
+            KvCommand::Exist { space, keys } => self.exist(space, &keys),
+            KvCommand::PairInfo { space, key } => self.pair_info(space, key.bytes()),
+            KvCommand::OpenIterator { space, selected, content, owner } => self
+                .spaces
+                .check(space)
+                .and_then(|()| self.iterators.open(space, selected, content, owner))
+                .map(KvAnswer::Iterator),
+            KvCommand::CloseIterator { iterator } => self
+                .iterators
+                .get(iterator)
+                .map(|_| ())
+                .map(|()| KvAnswer::Closed(self.iterators.close(|open| open.handle == iterator))),
+            KvCommand::CloseIterators { owner } => {
+                Ok(KvAnswer::Closed(self.iterators.close(|open| open.owner == owner)))
+            }
+            KvCommand::DeleteGroup { space, selected } => match self.spaces.check(space) {
+                Ok(()) => {
+                    self.group_delete = Some(GroupDelete::new(self.tag, space, selected));
+                    return None;
+                }
+                Err(error) => Err(error),
+            },
+            KvCommand::DeleteSpace { name } => match self.spaces.find(name.bytes()) {
+                Some(info) => {
+                    self.group_delete = Some(GroupDelete::of_space(self.tag, info.id, name));
+                    return None;
+                }
+                None => Err(KvError::SpaceMissing),
+            },
+            KvCommand::CreateSpace { name, bytes_max } => self.create_space(&name, bytes_max),
+            KvCommand::FindSpace { name } => {
+                self.spaces.find(name.bytes()).map(KvAnswer::Space).ok_or(KvError::SpaceMissing)
+            }
+            KvCommand::ListSpaces => Ok(KvAnswer::Spaces(self.spaces.all())),
+            KvCommand::DeviceInfo => Ok(KvAnswer::Info(self.info())),
+            KvCommand::Flush => self.sync_stream(WriteStream::Hot).map(|()| KvAnswer::Flushed),
+        };
+        Some((answer, Vec::new()))
+    }
+
+    /// The hash of a key of a key space: XXH3-64 seeded with its number. On the flash, in footers.
+    pub(super) fn hash(&self, space: SpaceId, key: &[u8]) -> u64 {
+        XxHash3_64::oneshot_with_seed(u64::from(space.number()), key) & self.options.hash_mask
+    }
+
+    /// The newest record of a key, if there is one: a tombstone, too.
+    pub(super) fn look_up(&mut self, space: SpaceId, key: &[u8]) -> Result<(u64, Option<FoundRecord>)> {
+        let hash = self.hash(space, key);
+        for entry in self.index.find(hash) {
+            let (header, of) = self.flash.prefix(entry.place)?;
+            if header.space == space && of == key {
+                self.record_stage(Stage::LookedUp, entry.place, u64::from(header.key_bytes));
+                return Ok((hash, Some(FoundRecord { entry, header })));
+            }
+        }
+        self.record_stage(Stage::LookedUp, 0, 0);
+        Ok((hash, None))
+    }
+
+    fn pair(&mut self, space: SpaceId, key: &[u8]) -> Result<FoundRecord> {
+        self.spaces.check(space)?;
+        let (_, found) = self.look_up(space, key)?;
+        found.filter(|found| !found.entry.is_tombstone).ok_or(KvError::KeyMissing)
+    }
+
+    /// Stores a pair; of whatever key space, the directory, too.
+    pub(super) fn store(
+        &mut self,
+        space: SpaceId,
+        key: &[u8],
+        value: &[u8],
+        mode: StoreMode,
+    ) -> Result<KvAnswer> {
+        if space != SpaceId::DIRECTORY {
+            self.spaces.check(space)?;
+        }
+        let (hash, found) = self.look_up(space, key)?;
+        let pair = found.filter(|found| !found.entry.is_tombstone);
+        match (mode, pair) {
+            (StoreMode::UpdateOnly, None) => return Err(KvError::KeyMissing),
+            (StoreMode::NoOverwrite, Some(_)) => return Err(KvError::KeyExists),
+            (StoreMode::Append, Some(pair)) => {
+                let joined = self.joined(&pair, value)?;
+                let record = NewRecord { space, key, value: &joined, kind: RecordKind::Pair };
+                self.write(hash, found, &record)?;
+                return Ok(KvAnswer::Stored);
+            }
+            _ => {}
+        }
+        self.write(hash, found, &NewRecord { space, key, value, kind: RecordKind::Pair })?;
+        Ok(KvAnswer::Stored)
+    }
+
+    /// The value of a pair and what is appended to it.
+    fn joined(&mut self, pair: &FoundRecord, more: &[u8]) -> Result<Vec<u8>> {
+        let max = self.flash.geometry().value_bytes_max();
+        let bytes = u64::from(pair.header.value_bytes) + more.len() as u64;
+        if bytes > max {
+            return Err(KvError::ValueLength { bytes, max });
+        }
+        let value = self.flash.value(pair.entry.place, &pair.header)?;
+        let joined = [value, more].concat();
+        self.record_stage(Stage::Read, pair.entry.place, pair.header.record_bytes() as u64);
+        Ok(joined)
+    }
+
+    /// Writes a record over the one that was found, and has everything know of it.
+    fn write(&mut self, hash: u64, found: Option<FoundRecord>, new: &NewRecord<'_>) -> Result<()> {
+        let len = record_bytes(new.key.len(), new.value.len());
+        let old_pair = found.filter(|found| !found.entry.is_tombstone);
+        let is_pair = new.kind == RecordKind::Pair;
+        let logical = (new.key.len() + new.value.len()) as u64;
+        let old_logical = old_pair.map_or(0, |old| old.logical_bytes());
+        if is_pair {
+            self.spaces.check_room(new.space, old_logical, logical)?;
+            self.check_room((len + ENTRY_BYTES) as u64, found.map_or(0, |found| found.charge()))?;
+        }
+        self.ensure_free(len)?;
+        // Gc may have copied the record that was found.
+        let found = match found {
+            Some(_) => self.look_up(new.space, new.key)?.1,
+            None => None,
+        };
+        let header = RecordHeader {
+            sequence: self.sequence + 1,
+            value_bytes: new.value.len() as u32,
+            key_bytes: new.key.len() as u8,
+            kind: new.kind,
+            space: new.space,
+            relocated: false,
+        };
+        let place = self.append(WriteStream::Hot, hash, &header, new.key, new.value)?;
+        self.sequence += 1;
+        self.used_bytes += (len + ENTRY_BYTES) as u64;
+        if !is_pair {
+            self.tombstone_bytes += (len + ENTRY_BYTES) as u64;
+        }
+        if let Some(found) = found.filter(|found| found.charge() > 0) {
+            self.release(found.entry.place, &found.header);
+        }
+        let entry = IndexEntry {
+            hash,
+            place,
+            length_class: (len / UNIT_BYTES).next_power_of_two().trailing_zeros() as u8,
+            older: found.map_or(0, |found| one_more(found.entry.older)),
+            is_tombstone: !is_pair,
+        };
+        let merges = self.index.counters().merged_entries;
+        if self.index.put(entry, found.map(|found| found.entry.place)) {
+            let merged = self.index.counters().merged_entries - merges;
+            self.record_stage(Stage::Merged, 0, merged * super::page::ENTRY_BYTES as u64);
+        }
+        self.count_change(hash, new, old_pair.map(|old| old.logical_bytes()), logical);
+        self.collect_for((len + ENTRY_BYTES) as u64)
+    }
+
+    /// The key came, changed or went: its bucket and its key space.
+    fn count_change(&mut self, hash: u64, new: &NewRecord<'_>, old: Option<u64>, logical: u64) {
+        let group = group_of(new.key);
+        if let Some(old) = old {
+            self.spaces.uncount(new.space, old);
+        }
+        if new.kind == RecordKind::Pair {
+            self.spaces.count(new.space, logical);
+            if old.is_none() {
+                self.buckets.insert(new.space, group, hash);
+            }
+        } else if self.index.find(hash).len() == 1 {
+            // Of several keys with this hash others may be in the bucket, which keeps it then.
+            self.buckets.remove(new.space, group, hash);
+        }
+    }
+
+    /// Refuses what the device has no room for. Before it does, gc takes what is left of deletions.
+    fn check_room(&mut self, needed: u64, freed: u64) -> Result<()> {
+        let capacity = self.flash.geometry().capacity_bytes();
+        let mut rounds = self.flash.geometry().blocks;
+        while self.used_bytes + needed.saturating_sub(freed) > capacity && needed > freed {
+            let may_gain = self.tombstone_bytes > 0 && rounds > 0 && self.collect(u64::MAX)?;
+            if !may_gain {
+                return Err(KvError::DeviceFull { needed: needed - freed, free: self.free_bytes() });
+            }
+            rounds -= 1;
+        }
+        Ok(())
+    }
+
+    fn retrieve(
+        &mut self,
+        space: SpaceId,
+        key: &[u8],
+        offset: u64,
+        buffer: &mut Vec<u8>,
+        delete: bool,
+    ) -> Result<KvAnswer> {
+        let given = buffer.len();
+        let pair = match self.pair(space, key) {
+            Ok(pair) => pair,
+            Err(error) => {
+                buffer.clear();
+                return Err(error);
+            }
+        };
+        let value_bytes = u64::from(pair.header.value_bytes);
+        if offset > 0 && offset >= value_bytes {
+            buffer.clear();
+            return Err(KvError::ValueOffset { offset, value_bytes });
+        }
+        let value = match self.flash.value(pair.entry.place, &pair.header) {
+            Ok(value) => &value[offset as usize..],
+            Err(error) => {
+                buffer.clear();
+                return Err(error);
+            }
+        };
+        let copied = value.len().min(given);
+        buffer[..copied].copy_from_slice(&value[..copied]);
+        buffer.truncate(copied);
+        let is_short = copied < value.len();
+        self.record_stage(Stage::Read, pair.entry.place, pair.header.record_bytes() as u64);
+        if is_short {
+            return Err(KvError::BufferSmall { needed: value_bytes, given: given as u64 });
+        }
+        if delete {
+            self.delete(space, key, true)?;
+        }
+        Ok(KvAnswer::Retrieved { value_bytes })
+    }
+
+    /// Deletes a pair; of whatever key space.
+    pub(super) fn delete(&mut self, space: SpaceId, key: &[u8], must_exist: bool) -> Result<KvAnswer> {
+        if space != SpaceId::DIRECTORY {
+            self.spaces.check(space)?;
+        }
+        let (hash, found) = self.look_up(space, key)?;
+        if found.is_none_or(|found| found.entry.is_tombstone) {
+            return if must_exist { Err(KvError::KeyMissing) } else { Ok(KvAnswer::Deleted(false)) };
+        }
+        self.write(hash, found, &NewRecord { space, key, value: &[], kind: RecordKind::Tombstone })?;
+        Ok(KvAnswer::Deleted(true))
+    }
+
+    fn exist(&mut self, space: SpaceId, keys: &[PairKey]) -> Result<KvAnswer> {
+        self.spaces.check(space)?;
+        let mut bits = vec![0; keys.len().div_ceil(8)];
+        for (n, key) in keys.iter().enumerate() {
+            let (_, found) = self.look_up(space, key.bytes())?;
+            let exists = found.is_some_and(|found| !found.entry.is_tombstone);
+            bits[n / 8] |= u8::from(exists) << (n % 8);
+        }
+        Ok(KvAnswer::Exist(bits))
+    }
+
+    fn pair_info(&mut self, space: SpaceId, key: &[u8]) -> Result<KvAnswer> {
+        let pair = self.pair(space, key)?;
+        Ok(KvAnswer::PairInfo { value_bytes: u64::from(pair.header.value_bytes) })
+    }
+
+    fn create_space(&mut self, name: &PairKey, bytes_max: u64) -> Result<KvAnswer> {
+        if name.bytes().len() > KEY_BYTES_MAX {
+            return Err(KvError::SpaceName { bytes: name.bytes().len(), max: KEY_BYTES_MAX });
+        }
+        if self.spaces.find(name.bytes()).is_some() {
+            return Err(KvError::SpaceExists);
+        }
+        let id = self.spaces.free_id()?;
+        // One record: there is a key space when it is whole.
+        self.store(SpaceId::DIRECTORY, name.bytes(), &space::encode(id, bytes_max), StoreMode::NoOverwrite)?;
+        self.spaces.add(id, name.bytes().to_vec(), bytes_max);
+        Ok(KvAnswer::Space(self.spaces.get(id)?))
+    }
+
+    fn iterate_next(&mut self, iterator: u32, buffer: &mut Vec<u8>) -> Result<KvAnswer> {
+        let given = buffer.len();
+        buffer.clear();
+        let open = self.iterators.get(iterator)?.clone();
+        let Some(from) = open.position.clone() else {
+            return Ok(KvAnswer::Batch { entries: 0, end: true });
+        };
+        let hashes = self.buckets.hashes(open.space, &open.selected, &from, BATCH_LOOKS);
+        let (mut entries, mut position) = (0, from.clone());
+        for &(group, hash) in &hashes {
+            let after =
+                if (group, hash) == (from.group, from.hash) { from.after.clone() } else { Vec::new() };
+            position = WalkPosition { group, hash, after };
+            match self.push_hash(buffer, given, &open, &mut position) {
+                Ok(pushed) => entries += pushed,
+                Err((pushed, error)) => {
+                    entries += pushed;
+                    return self.end_batch(iterator, position, entries, error);
+                }
+            }
+        }
+        let end = hashes.len() < BATCH_LOOKS;
+        let next = (!end).then(|| position.behind());
+        self.iterators.set_position(iterator, next);
+        Ok(KvAnswer::Batch { entries, end })
+    }
+
+    /// The keys of one hash, as far as they fit; how many. Else how many, and why no more.
+    fn push_hash(
+        &mut self,
+        buffer: &mut Vec<u8>,
+        given: usize,
+        open: &OpenIterator,
+        position: &mut WalkPosition,
+    ) -> std::result::Result<u32, (u32, KvError)> {
+        let mut pushed = 0;
+        let keys = self.keys_of(open.space, position.group, position.hash, &position.after);
+        for (key, found) in keys.map_err(|error| (0, error))? {
+            let before = buffer.len();
+            self.push_pair(buffer, open, &key, &found).map_err(|error| (pushed, error))?;
+            if buffer.len() > given {
+                let needed = (buffer.len() - before) as u64;
+                buffer.truncate(before);
+                return Err((pushed, KvError::BufferSmall { needed, given: given as u64 }));
+            }
+            position.after = key;
+            pushed += 1;
+        }
+        Ok(pushed)
+    }
+
+    /// A batch that ends before its hashes do. What it has is given out first; else what is in the way is told, and the walk goes on behind a record that
+    /// cannot be read.
+    fn end_batch(
+        &mut self,
+        iterator: u32,
+        position: WalkPosition,
+        entries: u32,
+        error: KvError,
+    ) -> Result<KvAnswer> {
+        let is_short = matches!(error, KvError::BufferSmall { .. });
+        let next = if is_short || entries > 0 { position } else { position.behind() };
+        self.iterators.set_position(iterator, Some(next));
+        if entries > 0 { Ok(KvAnswer::Batch { entries, end: false }) } else { Err(error) }
+    }
+
+    fn push_pair(
+        &mut self,
+        buffer: &mut Vec<u8>,
+        open: &OpenIterator,
+        key: &[u8],
+        found: &FoundRecord,
+    ) -> Result<()> {
+        if open.content == IteratorContent::Keys {
+            push_entry(buffer, key, None);
+            return Ok(());
+        }
+        let value = self.flash.value(found.entry.place, &found.header)?;
+        push_entry(buffer, key, Some(value));
+        self.record_stage(Stage::Read, found.entry.place, found.header.record_bytes() as u64);
+        Ok(())
+    }
+
+    /// The keys that are there of a bucket's hash, behind `after`, in their order.
+    pub(super) fn keys_of(
+        &mut self,
+        space: SpaceId,
+        group: u32,
+        hash: u64,
+        after: &[u8],
+    ) -> Result<Vec<(Vec<u8>, FoundRecord)>> {
+        let mut keys = Vec::new();
+        for entry in self.index.find(hash) {
+            if entry.is_tombstone {
+                continue;
+            }
+            let (header, key) = self.flash.prefix(entry.place)?;
+            if header.space == space && group_of(key) == group && (after.is_empty() || key > after) {
+                keys.push((key.to_vec(), FoundRecord { entry, header }));
+            }
+        }
+        keys.sort_by(|a, b| a.0.cmp(&b.0));
+        Ok(keys)
+    }
+}

@@ -1,0 +1,266 @@
+//! Opening: everything in memory is made anew from the flash.
+//!
+//! Owns what of the flash counts after a crash. Promises that this is a prefix of what was written, with all that was durable; that after a killed process, or a close in order, it is all, and
+//! anything less is damage, with its place; and that what a power cut left beyond the prefix is gone for good before the first command. Must not know commands.
+//!
+//! 1. **Blocks** in use have a footer, or are one of the two open ones that the superblock names. An open one is walked to the first record that does not verify, and of commands'
+//!    records to the first gap in their sequences. Below what the superblock calls durable there is none, or the block is damaged.
+//! 2. **Killed, or a power cut?** By the boot id (decision 0005). Killed: records are stored again and made durable. A power cut: what follows in the block is cleared.
+//! 3. **Keys**: of each key's records the newest counts; the others are its older ones. Buckets and key spaces follow.
+//! 4. **Words and superblock** are written, and commands may come.
+
+use super::block::{Blocks, OpenBlock, WriteStream};
+use super::bucket::{Buckets, Iterators};
+use super::gc::Gc;
+use super::manager::Index;
+use super::page::{IndexEntry, OLDER_SATURATED};
+use super::space::{self, Spaces};
+use super::{Device, DeviceOptions};
+use crate::code::{KvError, Result};
+use crate::command::{SpaceId, group_of};
+use crate::flash::footer::{ENTRY_BYTES, FooterEntry};
+use crate::flash::record::{END_BYTES, RecordHeader, RecordKind, UNIT_BYTES};
+use crate::flash::superblock::OpenMark;
+use crate::flash::{Flash, Walked};
+
+/// A record that counts, and where it is.
+#[derive(Debug, Clone, Copy)]
+struct KnownRecord {
+    entry: FooterEntry,
+    place: u64,
+}
+
+impl Device {
+    pub(super) fn recover(flash: Flash, options: DeviceOptions) -> Result<Device> {
+        let blocks = Blocks::new(flash.geometry().blocks);
+        let sequence = flash.superblock().watermark;
+        let mut device = Device {
+            flash,
+            options,
+            index: Index::default(),
+            blocks,
+            buckets: Buckets::default(),
+            iterators: Iterators::default(),
+            spaces: Spaces::default(),
+            gc: Gc::default(),
+            sequence,
+            durable_sequence: sequence,
+            used_bytes: 0,
+            tombstone_bytes: 0,
+            queue: std::collections::VecDeque::new(),
+            group_delete: None,
+            failed: None,
+            events: Vec::new(),
+            tag: 0,
+            now_ns: 0,
+        };
+        let records = device.find_records()?;
+        device.sequence = records.iter().map(|known| known.entry.header.sequence).fold(sequence, u64::max);
+        device.take_records(records)?;
+        device.durable_sequence = device.sequence;
+        device.flash.restore_words()?;
+        // PERSIST: open blocks were made durable, or cleared, by `find_records`; the superblock, with this boot's id, comes last.
+        device.write_superblock(false)?;
+        Ok(device)
+    }
+
+    /// All records that count, of all blocks.
+    fn find_records(&mut self) -> Result<Vec<KnownRecord>> {
+        let mut records = Vec::new();
+        for block in 0..self.flash.geometry().blocks {
+            if !self.flash.is_in_use(block) {
+                self.blocks.set_free(block, self.flash.generation(block));
+                continue;
+            }
+            let stream = self.open_stream(block);
+            let entries = match (self.flash.read_footer(block)?, stream) {
+                (Some(entries), open) => {
+                    if open.is_some() {
+                        // PERSIST: the process was killed before its footer was synced, or the superblock that calls it sealed.
+                        let (offset, len) =
+                            (self.flash.geometry().block_offset(block), self.flash.geometry().block_bytes);
+                        self.flash.rewrite_block(block, len - END_BYTES as u32);
+                        self.flash.persist(offset, u64::from(len))?;
+                    }
+                    let newest = entries.iter().map(|entry| entry.header.sequence).max();
+                    self.blocks.set_sealed(block, newest.unwrap_or(0));
+                    entries
+                }
+                (None, Some((stream, mark))) => self.take_open_block(stream, mark)?,
+                (None, None) => {
+                    let offset = self.flash.geometry().block_offset(block);
+                    return Err(KvError::Damaged { offset, what: "the footer of a block" });
+                }
+            };
+            let first = self.flash.geometry().block_offset(block) / UNIT_BYTES as u64;
+            let known =
+                entries.into_iter().map(|entry| KnownRecord { entry, place: first + u64::from(entry.unit) });
+            records.extend(known);
+        }
+        Ok(records)
+    }
+
+    /// Which stream the superblock calls this block open for.
+    fn open_stream(&self, block: u32) -> Option<(WriteStream, OpenMark)> {
+        let generation = self.flash.generation(block);
+        WriteStream::BOTH.into_iter().find_map(|stream| {
+            let mark = self.flash.superblock().open[stream as usize]?;
+            (mark.block == block && mark.generation == generation).then_some((stream, mark))
+        })
+    }
+
+    /// Walks an open block, and goes on with it.
+    fn take_open_block(&mut self, stream: WriteStream, mark: OpenMark) -> Result<Vec<FooterEntry>> {
+        let is_exact = self.flash.superblock().clean || self.flash.is_same_boot();
+        let block = mark.block;
+        let (entries, end) = self.walk_open_block(stream, mark, is_exact)?;
+        if is_exact {
+            // PERSIST: what a killed process left is durable only when it was stored again.
+            self.flash.rewrite_block(block, end);
+            let offset = self.flash.geometry().block_offset(block);
+            self.flash.persist(offset, u64::from(end) + END_BYTES as u64)?;
+        } else {
+            // PERSIST: what is cut off is gone before anything is written behind what is left: a later walk must not come to it.
+            self.flash.clear_rest(block, end)?;
+        }
+        let open =
+            OpenBlock { block, generation: mark.generation, end, durable: end, entries: entries.clone() };
+        self.blocks.set_open(stream, open);
+        Ok(entries)
+    }
+
+    fn walk_open_block(
+        &self,
+        stream: WriteStream,
+        mark: OpenMark,
+        is_exact: bool,
+    ) -> Result<(Vec<FooterEntry>, u32)> {
+        let (mut entries, mut end) = (Vec::<FooterEntry>::new(), 0u32);
+        let watermark = self.flash.superblock().watermark;
+        let is_whole = loop {
+            let (header, key) = match self.flash.walk(mark.block, end)? {
+                Walked::Record(header, key) => (header, key),
+                Walked::End => break true,
+                Walked::Torn => break false,
+            };
+            let follows = match (stream, entries.last()) {
+                (WriteStream::Cold, _) => header.relocated,
+                (WriteStream::Hot, None) => header.sequence <= watermark + 1,
+                (WriteStream::Hot, Some(last)) => header.sequence == last.header.sequence + 1,
+            };
+            let entry = self.known_entry(end, header, key);
+            let open = OpenBlock {
+                block: mark.block,
+                generation: mark.generation,
+                end,
+                durable: end,
+                entries: Vec::new(),
+            };
+            // A record that left no room for the footer was not written here.
+            if !follows
+                || !open.has_room(&self.flash.geometry(), header.record_bytes() + entries.len() * ENTRY_BYTES)
+            {
+                break false;
+            }
+            entries.push(entry);
+            end += header.record_bytes() as u32;
+        };
+        if end < mark.end || (is_exact && !is_whole) {
+            let offset = self.flash.geometry().block_offset(mark.block) + u64::from(end);
+            return Err(KvError::Damaged { offset, what: "a record of an open block" });
+        }
+        Ok((entries, end))
+    }
+
+    fn known_entry(&self, end: u32, header: RecordHeader, key: &[u8]) -> FooterEntry {
+        FooterEntry {
+            hash: self.hash(header.space, key),
+            group: group_of(key),
+            unit: end / UNIT_BYTES as u32,
+            header,
+        }
+    }
+
+    /// Builds index, buckets and counts.
+    fn take_records(&mut self, mut records: Vec<KnownRecord>) -> Result<()> {
+        // Of two copies of one record gc's is the one to stay: the other is in the block that it began to empty.
+        records.sort_unstable_by_key(|known| {
+            let header = &known.entry.header;
+            (known.entry.hash, header.sequence, header.relocated, known.place)
+        });
+        for of_hash in records.chunk_by(|a, b| a.entry.hash == b.entry.hash) {
+            if let [only] = of_hash {
+                self.take_key(only, 0)?;
+                continue;
+            }
+            for of_key in self.by_key(of_hash)? {
+                if let Some((newest, older)) = of_key.split_last() {
+                    self.take_key(newest, older.len())?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Parts records that share a hash by their keys. One that cannot be read goes with those that it may belong to.
+    fn by_key(&self, of_hash: &[KnownRecord]) -> Result<Vec<Vec<KnownRecord>>> {
+        let mut keys: Vec<(Option<&[u8]>, Vec<KnownRecord>)> = Vec::new();
+        for known in of_hash {
+            let key = match self.flash.prefix(known.place) {
+                Ok((_, key)) => Some(key),
+                Err(KvError::Damaged { .. } | KvError::ReadFault { .. }) => None,
+                Err(error) => return Err(error),
+            };
+            let fits = |of: &KnownRecord| {
+                let (a, b) = (&of.entry, &known.entry);
+                (a.group, a.header.space, a.header.key_bytes) == (b.group, b.header.space, b.header.key_bytes)
+            };
+            let same = keys.iter_mut().find(|(of, records)| {
+                records.first().is_some_and(fits) && (of.is_none() || key.is_none() || *of == key)
+            });
+            match same {
+                Some((of, records)) => {
+                    *of = of.or(key);
+                    records.push(*known);
+                }
+                None => keys.push((key, vec![*known])),
+            }
+        }
+        Ok(keys.into_iter().map(|(_, records)| records).collect())
+    }
+
+    /// The newest record of a key, and how many older ones there are.
+    fn take_key(&mut self, newest: &KnownRecord, older: usize) -> Result<()> {
+        let KnownRecord { entry, place } = newest;
+        let header = &entry.header;
+        let is_tombstone = header.kind == RecordKind::Tombstone;
+        let units = header.record_bytes() / UNIT_BYTES;
+        self.index.build(&IndexEntry {
+            hash: entry.hash,
+            place: *place,
+            length_class: units.next_power_of_two().trailing_zeros() as u8,
+            older: u8::try_from(older).unwrap_or(OLDER_SATURATED),
+            is_tombstone,
+        });
+        if is_tombstone && older == 0 {
+            return Ok(());
+        }
+        self.used_bytes += entry.charge();
+        self.blocks.add_live(self.block_of(*place), entry.charge());
+        if is_tombstone {
+            self.tombstone_bytes += entry.charge();
+            return Ok(());
+        }
+        self.spaces.count(header.space, u64::from(header.key_bytes) + u64::from(header.value_bytes));
+        self.buckets.insert(header.space, entry.group, entry.hash);
+        if header.space == SpaceId::DIRECTORY {
+            let name = self.flash.prefix(*place)?.1.to_vec();
+            let offset = *place * UNIT_BYTES as u64;
+            let value = self.flash.value(*place, header)?;
+            let damaged = KvError::Damaged { offset, what: "the directory of key spaces" };
+            let (id, bytes_max) = space::decode(value).ok_or(damaged)?;
+            self.spaces.add(id, name, bytes_max);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,332 @@
+//! Crash sweeps: a script runs once on a medium that remembers every store; then, for many places in its log and several images at each, the device is opened and must have what it had after
+//! some prefix of the script's changes: no change is half there, none is missing below those that had to be durable, and nothing is back that was deleted.
+
+use hedgerow_device::{CrashWalk, Survivors};
+
+use super::*;
+
+/// So small that gc is at work throughout.
+const TINY: Geometry = Geometry { page_bytes: 4096, block_bytes: 32 << 10, blocks: 9 };
+
+/// With a capacitor the open page survives, and so does all that was stored to the medium.
+const WITH_CAPACITOR: [Survivors; 2] = [Survivors::All, Survivors::ProcessKill];
+const WITHOUT: [Survivors; 6] = [
+    Survivors::None,
+    Survivors::Random,
+    Survivors::LastStore,
+    Survivors::AllButLastStore,
+    Survivors::HeadersOnly,
+    Survivors::BodiesOnly,
+];
+
+/// A change of one key.
+type KeyChange = ((u8, Vec<u8>), Option<Vec<u8>>);
+
+struct Script {
+    sim: CrashSim,
+    options: DeviceOptions,
+    changes: Vec<KeyChange>,
+    /// Of each command: where the medium's log was once it was complete, the changes by then, and those that were durable.
+    steps: Vec<(u64, usize, usize)>,
+    keys: u64,
+    copied: u64,
+    erased: u64,
+}
+
+impl Script {
+    fn run(seed: u64, commands: usize, keys: u64, options: DeviceOptions, flushes: bool) -> Script {
+        let (sim, mut device) = simulated(TINY, &options);
+        let mut random = Random::from_seed(seed);
+        let space = create_space(&mut device, b"one", 0);
+        let _ = answer(&mut device, KvCommand::Flush).unwrap();
+        let mut script =
+            Script { sim, options, changes: Vec::new(), steps: Vec::new(), keys, copied: 0, erased: 0 };
+        script.push(0);
+        let mut content: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
+        for _ in 0..commands {
+            let of = key_of(random.below(keys));
+            let at = (space.number(), of.clone());
+            let mut flushed = false;
+            match random.below(16) {
+                0..=9 => {
+                    let value = value_of(&mut random, 900);
+                    match store(&mut device, space, &of, &value) {
+                        Ok(_) => {
+                            content.insert(of, value.clone());
+                            script.changes.push((at, Some(value)));
+                        }
+                        Err(KvError::DeviceFull { .. }) => {}
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+                10 => {
+                    let value = value_of(&mut random, 100);
+                    let new = [content.get(&of).cloned().unwrap_or_default(), value.clone()].concat();
+                    let mode = StoreMode::Append;
+                    if answer(&mut device, KvCommand::Store { space, key: key(&of), value, mode }).is_ok() {
+                        content.insert(of, new.clone());
+                        script.changes.push((at, Some(new)));
+                    }
+                }
+                11 if flushes => {
+                    answer(&mut device, KvCommand::Flush).unwrap();
+                    flushed = true;
+                }
+                _ => {
+                    if delete(&mut device, space, &of).unwrap() == KvAnswer::Deleted(true) {
+                        content.remove(&of);
+                        script.changes.push((at, None));
+                    }
+                }
+            }
+            script.push(if flushed { script.changes.len() } else { 0 });
+        }
+        script.copied = device.gc_counters().copied_records;
+        script.erased = device.gc_counters().cycles;
+        script
+    }
+
+    fn push(&mut self, durable: usize) {
+        let before = self.steps.last().map_or(0, |step| step.2);
+        let durable = match self.options.ack {
+            AckMode::Immediate => self.changes.len(),
+            AckMode::Buffered => durable.max(before),
+        };
+        self.steps.push((self.sim.ops(), self.changes.len(), durable));
+    }
+
+    /// The fewest and the most changes that may be left of a crash here.
+    fn allowed(&self, place: u64, kind: Survivors) -> (usize, usize) {
+        let returned = self.steps.partition_point(|step| step.0 <= place);
+        let (_, acknowledged, durable) = self.steps[returned.saturating_sub(1)];
+        let most = self.steps.get(returned).map_or(acknowledged, |step| step.1);
+        (if WITH_CAPACITOR.contains(&kind) { acknowledged } else { durable }, most)
+    }
+
+    fn content_after(&self, changes: usize) -> Content {
+        let mut content = Content::new();
+        for (at, value) in &self.changes[..changes] {
+            match value {
+                Some(value) => content.insert(at.clone(), value.clone()),
+                None => content.remove(at),
+            };
+        }
+        content
+    }
+
+    /// Opens an image; what it has must be what the script had after some of the allowed changes. Gives the device and the number back.
+    fn open(&self, sim: &CrashSim, (least, most): (usize, usize), told: &str) -> (Device, usize) {
+        let mut device = Device::open(FastTier::simulated(sim), self.options.clone())
+            .unwrap_or_else(|error| panic!("{told}: {error}"));
+        let found = content_of(&mut device);
+        let mut content = self.content_after(least);
+        for changes in least..=most {
+            if changes > least {
+                let (at, value) = &self.changes[changes - 1];
+                match value {
+                    Some(value) => content.insert(at.clone(), value.clone()),
+                    None => content.remove(at),
+                };
+            }
+            if content == found {
+                return (device, changes);
+            }
+        }
+        let least = self.content_after(least);
+        let missing: Vec<_> =
+            least.iter().filter(|(at, value)| found.get(*at) != Some(value)).map(|(at, _)| at).collect();
+        let more: Vec<_> = found.keys().filter(|at| !least.contains_key(*at)).collect();
+        panic!(
+            "{told}: {least_len} pairs expected at least, {} found; other or missing {missing:?}, more {more:?}",
+            found.len(),
+            least_len = least.len()
+        );
+    }
+
+    /// What was left takes commands, is closed and opened again, and is still that; and crashes of the opening itself leave the same.
+    fn go_on(&self, walk: &CrashWalk, kind: Survivors, seed: u64, told: &str, deeply: bool) -> usize {
+        let image = walk.image(kind, seed);
+        let allowed = self.allowed(walk.op_index(), kind);
+        let sim = CrashSim::from_image(&image);
+        let (mut device, changes) = self.open(&sim, allowed, told);
+        if !deeply {
+            return 1;
+        }
+        let mut images = 1;
+        let mut second = sim.walk();
+        let ends = sim.ops();
+        while second.next_op() {
+            if second.op_index() > ends {
+                break;
+            }
+            let kinds = [Survivors::None, Survivors::Random, Survivors::All, Survivors::ProcessKill];
+            let again_kind = kinds[second.op_index() as usize % kinds.len()];
+            let again = CrashSim::from_image(&second.image(again_kind, seed));
+            // What a killed process left is durable only when the opening has made it so: the power may take it until then.
+            let is_pending = image.same_boot && !WITH_CAPACITOR.contains(&again_kind);
+            let least = if is_pending { self.allowed(walk.op_index(), Survivors::None).0 } else { changes };
+            let told = format!("{told}, and {again_kind:?} at {} of opening", second.op_index());
+            self.open(&again, (least, changes), &told);
+            images += 1;
+        }
+        let mut content = self.content_after(changes);
+        let space = SpaceId(1);
+        for n in 0..40u64 {
+            let of = key_of(n * 3 % self.keys);
+            if n % 4 == 3 {
+                delete(&mut device, space, &of).unwrap();
+                content.remove(&(1, of));
+            } else if store(&mut device, space, &of, &n.to_le_bytes()).is_ok() {
+                content.insert((1, of), n.to_le_bytes().to_vec());
+            }
+        }
+        assert_eq!(content_of(&mut device), content, "{told}, going on");
+        device.close().unwrap();
+        let mut device = Device::open(FastTier::simulated(&sim), self.options.clone()).unwrap();
+        assert_eq!(content_of(&mut device), content, "{told}, opened again");
+        images
+    }
+
+    /// Crashes at one in `every` places of the log, and at all where something is made durable if `points`. How many images were opened.
+    fn sweep(&self, kinds: &[Survivors], every: u64, deep_every: usize) -> usize {
+        let mut random = Random::from_seed(9);
+        let (mut images, mut places) = (0, 0);
+        let mut walk = self.sim.walk();
+        walk.seek(self.steps[0].0);
+        while walk.next_op() {
+            if random.below(every) != 0 {
+                continue;
+            }
+            let kind = kinds[places % kinds.len()];
+            places += 1;
+            let told = format!("{kind:?} at {}", walk.op_index());
+            images += self.go_on(&walk, kind, random.next_u64(), &told, places % deep_every == 0);
+        }
+        images
+    }
+}
+
+#[test]
+fn with_a_capacitor_nothing_that_was_acknowledged_is_lost() {
+    let mut images = 0;
+    for (seed, ack, keys) in
+        [(1, AckMode::Buffered, 300), (2, AckMode::Buffered, 900), (3, AckMode::Immediate, 300)]
+    {
+        let script = Script::run(seed, 4000, keys, DeviceOptions { ack, ..DeviceOptions::default() }, true);
+        assert!(
+            script.erased > 20 && script.copied > 200,
+            "{} erased, {} copied",
+            script.erased,
+            script.copied
+        );
+        images += script.sweep(&WITH_CAPACITOR, 10, 40);
+    }
+    assert!(images >= 1500, "{images} images");
+}
+
+#[test]
+fn without_one_a_prefix_of_the_commands_is_left() {
+    let mut images = 0;
+    let mut lost = 0;
+    for (seed, keys, hash_mask) in [(4, 300, u64::MAX), (5, 900, u64::MAX), (6, 300, 0x3F)] {
+        let options = DeviceOptions { hash_mask, ..DeviceOptions::default() };
+        let script = Script::run(seed, 4000, keys, options, true);
+        assert!(
+            script.erased > 20 && script.copied > 200,
+            "{} erased, {} copied",
+            script.erased,
+            script.copied
+        );
+        images += script.sweep(&WITHOUT, 10, 40);
+        // The sweep is of use only if something is lost at all.
+        let mut walk = script.sim.walk();
+        walk.seek(script.sim.ops());
+        let allowed = script.allowed(walk.op_index(), Survivors::None);
+        let sim = CrashSim::from_image(&walk.image(Survivors::None, 0));
+        lost += allowed.1 - script.open(&sim, allowed, "the end").1;
+    }
+    assert!(images >= 1500, "{images} images");
+    assert!(lost > 0, "the last page was not durable, and yet nothing was lost");
+}
+
+#[test]
+fn in_immediate_mode_nothing_that_was_acknowledged_is_lost_without_one() {
+    let mut images = 0;
+    for (seed, keys) in [(7, 300), (8, 900)] {
+        let options = DeviceOptions { ack: AckMode::Immediate, ..DeviceOptions::default() };
+        let script = Script::run(seed, 4000, keys, options, false);
+        assert!(
+            script.erased > 20 && script.copied > 200,
+            "{} erased, {} copied",
+            script.erased,
+            script.copied
+        );
+        images += script.sweep(&WITHOUT, 10, 40);
+    }
+    assert!(images >= 1000, "{images} images");
+}
+
+/// Just before each sync takes effect the most is pending.
+#[test]
+fn at_every_sync_every_kind_of_crash_is_survived() {
+    let script = Script::run(9, 2500, 500, DeviceOptions::default(), true);
+    let mut images = 0;
+    let mut walk = script.sim.walk();
+    walk.seek(script.steps[0].0);
+    while walk.next_point() {
+        for kind in Survivors::EACH {
+            let told = format!("{kind:?} at {}", walk.op_index());
+            images += script.go_on(&walk, kind, walk.op_index(), &told, false);
+        }
+    }
+    assert!(images >= 1000, "{images} images");
+}
+
+/// A device whose making was cut off is none, or is empty; never half a one.
+#[test]
+fn a_device_is_made_or_not() {
+    let (sim, device) = simulated(SMALL, &DeviceOptions::default());
+    drop(device);
+    let mut walk = sim.walk();
+    let (mut none, mut empty) = (0, 0);
+    while walk.next_op() {
+        for kind in Survivors::EACH {
+            let image = CrashSim::from_image(&walk.image(kind, walk.op_index()));
+            match Device::open(FastTier::simulated(&image), DeviceOptions::default()) {
+                Ok(mut device) => {
+                    assert!(content_of(&mut device).is_empty());
+                    empty += 1;
+                }
+                // A superblock that is torn is that of no device yet: it was not made.
+                Err(KvError::NoDevice | KvError::Truncated { .. } | KvError::Damaged { offset: 0, .. }) => {
+                    none += 1
+                }
+                Err(error) => panic!("{kind:?} at {}: {error}", walk.op_index()),
+            }
+        }
+    }
+    assert!(none > 0 && empty > 0);
+}
+
+/// A sync that fails ends the device: no later command is acknowledged, and what was durable is there when it is opened again.
+#[test]
+fn a_failed_sync_is_the_last() {
+    let options = DeviceOptions { ack: AckMode::Immediate, ..DeviceOptions::default() };
+    let (sim, mut device) = simulated(SMALL, &options);
+    let space = create_space(&mut device, b"one", 0);
+    store(&mut device, space, b"first", b"1").unwrap();
+    sim.fail_persist_after(0, false);
+    assert!(matches!(store(&mut device, space, b"second", b"2"), Err(KvError::Medium(_))));
+    let command = KvCommand::Flush;
+    let refused = device.submit(1, command).unwrap_err();
+    assert!(matches!(refused.error, KvError::Closed { .. }));
+    assert!(matches!(device.close(), Err(KvError::Closed { .. })));
+    let walk = {
+        let mut walk = sim.walk();
+        walk.seek(u64::MAX);
+        walk
+    };
+    let sim = CrashSim::from_image(&walk.image(Survivors::None, 0));
+    let mut device = Device::open(FastTier::simulated(&sim), options).unwrap();
+    assert_eq!(retrieve(&mut device, space, b"first").unwrap(), b"1");
+}

@@ -1,0 +1,213 @@
+//! What is not as it was written is an error that says where; never a panic, and never another value.
+
+use hedgerow_device::Survivors;
+
+use super::*;
+use crate::flash::footer::TRAILER_BYTES;
+
+fn filled(sim: &CrashSim, device: &mut Device) -> Content {
+    let space = create_space(device, b"one", 0);
+    for n in 0..600u64 {
+        store(device, space, &key_of(n), &n.to_le_bytes().repeat(20)).unwrap();
+    }
+    assert!(sim.ops() > 600);
+    content_of(device)
+}
+
+/// Flips of random bits all over the device, after a close and after a power cut: it is opened or refused; what it gives is right, or an error. Only what a power cut took, by what the device can tell,
+/// may be missing.
+#[test]
+fn flipped_bits_are_errors_or_change_nothing() {
+    let options = DeviceOptions::default();
+    let (sim, mut device) = simulated(SMALL, &options);
+    let content = filled(&sim, &mut device);
+    device.close().unwrap();
+    let mut walk = sim.walk();
+    walk.seek(u64::MAX);
+    let (mut refused, mut told, mut harmless) = (0, 0, 0);
+    let mut random = Random::from_seed(3);
+    for n in 0..1500 {
+        let mut image = walk.image(if n % 2 == 0 { Survivors::ProcessKill } else { Survivors::All }, 0);
+        let part = if n % 3 == 0 { 20_000 } else { SMALL.bytes() };
+        let offset = random.below(part);
+        image.corrupt(offset, 1 << random.below(8));
+        let mut device = match Device::open(FastTier::from_image(&image), options.clone()) {
+            Ok(device) => device,
+            Err(KvError::Damaged { .. }) => {
+                refused += 1;
+                continue;
+            }
+            Err(error) => panic!("bit at {offset}: {error}"),
+        };
+        let mut errors = 0;
+        for ((number, key), value) in &content {
+            match retrieve(&mut device, SpaceId(*number), key) {
+                Ok(found) => assert_eq!(&found, value, "bit at {offset}"),
+                Err(KvError::Damaged { .. }) => errors += 1,
+                Err(error) => panic!("bit at {offset}: {error}"),
+            }
+        }
+        assert!(errors <= 1, "bit at {offset}: {errors} pairs of one bit");
+        if errors > 0 { told += 1 } else { harmless += 1 }
+    }
+    assert!(
+        refused > 20 && told > 100 && harmless > 100,
+        "{refused} refused, {told} told, {harmless} harmless"
+    );
+}
+
+/// One spoiled copy of what there are two of is survived.
+#[test]
+fn one_of_two_copies_is_enough() {
+    let options = DeviceOptions::default();
+    let (sim, mut device) = simulated(SMALL, &options);
+    let content = filled(&sim, &mut device);
+    device.close().unwrap();
+    let mut walk = sim.walk();
+    walk.seek(u64::MAX);
+    let [a, b] = SMALL.word_offsets(3);
+    for spoiled in [vec![a], vec![b], vec![a, b], vec![0], vec![4096], vec![0, 4096]] {
+        let mut image = walk.image(Survivors::ProcessKill, 0);
+        for &offset in &spoiled {
+            image.corrupt(offset, 0x10);
+        }
+        match (Device::open(FastTier::from_image(&image), options.clone()), spoiled.len()) {
+            (Ok(mut device), 1) => {
+                // A superblock that is older by one says less of how far it was, but nothing is lost.
+                assert_eq!(content_of(&mut device), content, "{spoiled:?}");
+            }
+            (Err(KvError::Damaged { .. }), _) if spoiled != [a] && spoiled != [b] => {}
+            (other, _) => panic!("{spoiled:?}: {:?}", other.map(|_| "opened")),
+        }
+    }
+}
+
+#[test]
+fn a_medium_that_was_cut_short_is_refused_with_both_lengths() {
+    let tier = |bytes: u64| {
+        let tier = FastTier::dram(&FastTierOptions::default()).unwrap();
+        tier.grow(bytes).unwrap();
+        tier
+    };
+    assert!(matches!(Device::open(tier(0), DeviceOptions::default()), Err(KvError::NoDevice)));
+    assert!(matches!(
+        Device::open(tier(4096), DeviceOptions::default()),
+        Err(KvError::Truncated { bytes: 4096, .. })
+    ));
+    assert!(matches!(Device::open(tier(1 << 20), DeviceOptions::default()), Err(KvError::NoDevice)));
+    let directory = std::env::temp_dir().join(format!("hedgerow-kvssd-{}", std::process::id()));
+    hedgerow_device::create_directories(&directory).unwrap();
+    let path = directory.join("device");
+    let open = |create| FastTier::open_file(&path, &FastTierOptions::default(), create).unwrap();
+    let mut device = Device::format(open(true), SMALL, DeviceOptions::default()).unwrap();
+    let space = create_space(&mut device, b"one", 0);
+    store(&mut device, space, b"k", b"v").unwrap();
+    device.close().unwrap();
+    let mut device = Device::open(open(false), DeviceOptions::default()).unwrap();
+    assert_eq!(retrieve(&mut device, space, b"k").unwrap(), b"v");
+    drop(device);
+    let file = std::fs::OpenOptions::new();
+    let mut file = file;
+    let file = file.write(true).open(&path).unwrap();
+    file.set_len(SMALL.bytes() - 5000).unwrap();
+    let refused = Device::open(open(false), DeviceOptions::default());
+    let needed = SMALL.bytes();
+    assert!(
+        matches!(refused, Err(KvError::Truncated { bytes, needed: of }) if of == needed && bytes < needed),
+        "{refused:?}"
+    );
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
+fn a_medium_that_is_not_empty_is_not_made_a_device() {
+    let (sim, device) = simulated(SMALL, &DeviceOptions::default());
+    drop(device);
+    let again = Device::format(FastTier::simulated(&sim), SMALL, DeviceOptions::default());
+    assert!(matches!(again, Err(KvError::Param { .. })), "{again:?}");
+}
+
+/// A place that cannot be read is an error of the command that reads it, of no other; gc keeps the block, and the device goes on.
+#[test]
+fn read_faults_are_told_and_gc_keeps_what_it_cannot_read() {
+    let mut device = in_memory(SMALL, DeviceOptions::default());
+    let space = create_space(&mut device, b"one", 0);
+    for n in 0..100u64 {
+        store(&mut device, space, &n.to_le_bytes(), &[n as u8; 300]).unwrap();
+    }
+    let before = content_of(&mut device);
+    let (range, _) = device.blocks_in_use()[0].clone();
+    let spoiled = range.start + 40 * 384..range.start + 40 * 384 + 32;
+    device.fail_reads(spoiled.clone());
+    let mut faults = Vec::new();
+    for ((_, key), value) in &before {
+        match retrieve(&mut device, space, key) {
+            Ok(found) => assert_eq!(&found, value),
+            Err(KvError::ReadFault { offset, .. }) => faults.push((offset, key.clone())),
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert!((1..=2).contains(&faults.len()), "{faults:?}");
+    let mut random = Random::from_seed(2);
+    for _ in 0..4000 {
+        let n = random.below(100).to_le_bytes();
+        match store(&mut device, space, &n, &[9; 300]) {
+            Ok(_) => {}
+            Err(KvError::ReadFault { .. }) => assert!(faults.iter().any(|(_, key)| key[..] == n)),
+            Err(error) => panic!("{error}"),
+        }
+    }
+    let counters = device.gc_counters();
+    assert_eq!(counters.damaged_blocks, 1, "{counters:?}");
+    assert!(counters.cycles > 20, "{counters:?}");
+    device.clear_read_faults();
+    for (_, key) in &faults {
+        assert_eq!(&retrieve(&mut device, space, key).unwrap(), &before[&(space.number(), key.clone())]);
+    }
+}
+
+/// An iterator tells of a pair that it cannot read once, and goes on behind it.
+#[test]
+fn an_iterator_goes_on_behind_damage() {
+    let mut device = in_memory(SMALL, DeviceOptions::default());
+    let space = create_space(&mut device, b"one", 0);
+    for n in 0..50u64 {
+        store(&mut device, space, &n.to_le_bytes(), &[n as u8; 300]).unwrap();
+    }
+    let (range, _) = device.blocks_in_use()[0].clone();
+    device.fail_reads(range.start + 20 * 384..range.start + 20 * 384 + 1);
+    let (selected, content) = (KeyPattern::ALL, IteratorContent::Pairs);
+    let opened = answer(&mut device, KvCommand::OpenIterator { space, selected, content, owner: 1 });
+    let Ok(KvAnswer::Iterator(iterator)) = opened else { panic!("{opened:?}") };
+    let (mut seen, mut faults) = (0, 0);
+    loop {
+        let done = run(&mut device, KvCommand::IterateNext { iterator, buffer: vec![0; 2000] });
+        match done.result {
+            Ok(KvAnswer::Batch { entries, end }) => {
+                seen += entries;
+                if end {
+                    break;
+                }
+            }
+            Err(KvError::ReadFault { .. }) => faults += 1,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!((1..=2).contains(&faults) && seen + faults == 50, "{seen} seen, {faults} faults");
+}
+
+/// A footer that is spoiled is not a block without records.
+#[test]
+fn a_block_without_its_footer_is_refused() {
+    let options = DeviceOptions::default();
+    let (sim, mut device) = simulated(SMALL, &options);
+    filled(&sim, &mut device);
+    device.close().unwrap();
+    let mut walk = sim.walk();
+    walk.seek(u64::MAX);
+    let mut image = walk.image(Survivors::All, 0);
+    let trailer = SMALL.block_offset(1) - TRAILER_BYTES as u64;
+    image.corrupt(trailer + 9, 1);
+    let refused = Device::open(FastTier::from_image(&image), options);
+    assert!(matches!(refused, Err(KvError::Damaged { what: "the footer of a block", .. })), "{refused:?}");
+}
