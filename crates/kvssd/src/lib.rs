@@ -1,4 +1,25 @@
-//! A key-value SSD in software.
+//! A key-value SSD in software: pairs by key on simulated flash, persistent and crash-safe.
+//!
+//! For people who write for key-value drives (the SNIA KV storage API, NVMe-KV) and have none, and for those who compare designs of such devices. On a file this is a hash store that
+//! loses nothing it promised to keep; it is not quicker than a drive, and says nothing of how quick one would be.
+//!
+//! # What is promised
+//!
+//! What is acknowledged is in the request buffer, which is the open page in its final place on the medium. A killed process loses none of it: the medium is a mapped
+//! file. A simulated power cut with a capacitor loses none of it. A power cut of the machine loses what the mode says ([`AckMode::Immediate`]: nothing): a file has no
+//! capacitor, and nobody says that it has. What is left is a prefix of the device's commands; each key has its old or its new whole value. Deleted keys stay deleted.
+//!
+//! # The parts
+//!
+//! | module | owns |
+//! |---|---|
+//! | `command`, `code` | what is asked, answered and refused, and the limits |
+//! | `flash` | bytes on the medium: superblocks, block words, records, footers |
+//! | `device` | commands carried out, a step at a time: index, buckets, blocks, gc, recovery |
+//! | `host` | queue pairs, and the memory they take |
+//!
+//! The core has no `unsafe`, no thread, lock or clock, and no I/O but through `hedgerow-device`, whose crash simulation its tests rest on. Arrows run one way: `flash <- device <- host`.
+//! `docs/kvssd.md` has the table of commands and codes, and where this device differs from the standard.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -6,12 +27,18 @@ mod code;
 mod command;
 mod device;
 mod flash;
+mod host;
 
 pub use code::{KvError, Result, ResultCode};
-pub use command::*;
+pub use command::{
+    BatchEntry, DeviceInfo, EXIST_KEYS_MAX, GROUP_KEY_BYTES, ITERATORS_MAX, IteratorContent, KEY_BYTES_MAX,
+    KeyPattern, KvAnswer, KvCommand, PairKey, SPACES_MAX, SpaceId, SpaceInfo, StoreMode, VALUE_BYTES_MAX,
+    batch_entries, group_of,
+};
 pub use device::{
     AckMode, Completion, Device, DeviceOptions, Event, GcCounters, GcPolicy, IndexCounters, Out, Refused,
     Stage,
 };
 pub use flash::FlashCounters;
 pub use flash::geometry::Geometry;
+pub use host::{Host, HostRequest, HostTicket, QueueId};

@@ -37,8 +37,8 @@ impl FoundRecord {
 
     /// What it counts as on the device: nothing, if it hides nothing.
     fn charge(&self) -> u64 {
-        let hides_nothing = self.entry.is_tombstone && self.entry.older == 0;
-        if hides_nothing { 0 } else { (self.header.record_bytes() + ENTRY_BYTES) as u64 }
+        let is_droppable_tombstone = self.entry.is_tombstone && self.entry.older == 0;
+        if is_droppable_tombstone { 0 } else { (self.header.record_bytes() + ENTRY_BYTES) as u64 }
     }
 }
 

@@ -180,7 +180,7 @@ mod tests {
             place: (1 << PLACE_BITS) - 1 - n,
             length_class: 17,
             older: OLDER_SATURATED,
-            is_tombstone: n % 2 == 0,
+            is_tombstone: n.is_multiple_of(2),
         };
         let mut page = IndexPage::new();
         for n in 0..PAGE_ENTRIES as u64 {

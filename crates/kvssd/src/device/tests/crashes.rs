@@ -330,3 +330,48 @@ fn a_failed_sync_is_the_last() {
     let mut device = Device::open(FastTier::simulated(&sim), options).unwrap();
     assert_eq!(retrieve(&mut device, space, b"first").unwrap(), b"1");
 }
+
+/// The kernel failed to write back what a process then left: it takes the pages for clean. Opening stores them again, or a power cut after it would take what was there.
+#[test]
+fn what_a_killed_process_left_is_durable_once_it_is_opened() {
+    let options = DeviceOptions::default();
+    let (sim, mut device) = simulated(TINY, &options);
+    let space = create_space(&mut device, b"one", 0);
+    for n in 0..30u64 {
+        store(&mut device, space, &key_of(n), &[n as u8; 50]).unwrap();
+    }
+    let content = content_of(&mut device);
+    sim.fail_write_back();
+    drop(device);
+    let sim = CrashSim::from_image(&sim.process_kill());
+    let mut device = Device::open(FastTier::simulated(&sim), options.clone()).unwrap();
+    assert_eq!(content_of(&mut device), content);
+    drop(device);
+    let mut walk = sim.walk();
+    walk.seek(u64::MAX);
+    let sim = CrashSim::from_image(&walk.image(Survivors::None, 0));
+    let mut device = Device::open(FastTier::simulated(&sim), options).unwrap();
+    assert_eq!(content_of(&mut device), content);
+}
+
+/// A record that does not follow on the one before it: after a killed process that is damage; a power cut is cut there, and what lay behind is gone for good.
+#[test]
+fn a_gap_in_the_sequences_is_a_cut_or_damage() {
+    let options = DeviceOptions::default();
+    let (sim, mut device) = simulated(TINY, &options);
+    let space = create_space(&mut device, b"one", 0);
+    store(&mut device, space, b"before", b"1").unwrap();
+    device.sequence += 1;
+    store(&mut device, space, b"behind", b"2").unwrap();
+    drop(device);
+    let killed = Device::open(FastTier::from_image(&sim.process_kill()), options.clone());
+    assert!(matches!(killed, Err(KvError::Damaged { what: "a record of an open block", .. })), "{killed:?}");
+    let mut walk = sim.walk();
+    walk.seek(u64::MAX);
+    let sim = CrashSim::from_image(&walk.image(Survivors::All, 0));
+    for _ in 0..2 {
+        let mut device = Device::open(FastTier::simulated(&sim), options.clone()).unwrap();
+        assert_eq!(retrieve(&mut device, space, b"before").unwrap(), b"1");
+        assert!(matches!(retrieve(&mut device, space, b"behind"), Err(KvError::KeyMissing)));
+    }
+}
