@@ -109,6 +109,8 @@ pub struct Device {
     used_bytes: u64,
     /// Of them, what those tombstones take.
     tombstone_bytes: u64,
+    /// The sequence at which gc last found no room for a store: until it moves there is none.
+    no_room_at: Option<u64>,
     queue: VecDeque<(u64, KvCommand)>,
     group_delete: Option<GroupDelete>,
     /// Why it takes no more commands.

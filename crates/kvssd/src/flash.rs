@@ -64,11 +64,8 @@ impl Flash {
     /// Makes a device on an empty medium.
     pub(crate) fn format(tier: FastTier, geometry: Geometry) -> Result<Flash> {
         geometry.check()?;
-        let mut tier = ExclusiveTier::new(tier)?;
-        if tier
-            .try_read(0, (2 * SECTOR_BYTES) as usize)
-            .is_some_and(|bytes| bytes.iter().any(|&byte| byte != 0))
-        {
+        let mut tier = exclusive(tier)?;
+        if !is_blank(&tier) {
             return Err(KvError::Param { what: "the medium is not empty" });
         }
         tier.grow(geometry.bytes())?;
@@ -96,7 +93,7 @@ impl Flash {
 
     /// Opens the device on a medium: its newer superblock, and the words of its blocks.
     pub(crate) fn open(tier: FastTier) -> Result<Flash> {
-        let tier = ExclusiveTier::new(tier)?;
+        let tier = exclusive(tier)?;
         let superblock = read_superblock(&tier)?;
         let geometry = superblock.geometry;
         if tier.bytes() < geometry.bytes() {
@@ -204,12 +201,23 @@ impl Flash {
 
     /// The header and the key of the record at a place, in units from the start of the tier.
     pub(crate) fn prefix(&self, place: u64) -> Result<(RecordHeader, &[u8])> {
+        self.prefix_in(place, 0)
+    }
+
+    /// Of so many generations before this one.
+    fn prefix_in(&self, place: u64, before: u64) -> Result<(RecordHeader, &[u8])> {
         let offset = place * UNIT_BYTES as u64;
         let damaged = KvError::Damaged { offset, what: "the header of a record" };
         let block = self.geometry.block_of(place).ok_or(damaged.clone())?;
         let block_end = self.geometry.block_offset(block) + u64::from(self.geometry.block_bytes);
         let len = (block_end - offset).min(PREFIX_BYTES_MAX as u64) as usize;
-        RecordHeader::decode(self.read(offset, len)?, self.seed(block, offset)).ok_or(damaged)
+        let seed = BlockSeed::new(self.generation(block).wrapping_sub(before), offset);
+        RecordHeader::decode(self.read(offset, len)?, seed).ok_or(damaged)
+    }
+
+    /// What [`Flash::prefix`] gave until the block was erased, as long as nothing was written over it.
+    pub(crate) fn prefix_before_erase(&self, place: u64) -> Result<(RecordHeader, &[u8])> {
+        self.prefix_in(place, 1)
     }
 
     /// The value of the record at a place, with this header.
@@ -334,17 +342,34 @@ impl Flash {
     }
 }
 
+fn exclusive(tier: FastTier) -> Result<ExclusiveTier> {
+    if tier.is_read_only() {
+        return Err(KvError::Param {
+            what: "the medium was opened for reading only, and a device writes to it",
+        });
+    }
+    Ok(ExclusiveTier::new(tier)?)
+}
+
+/// Whether there is nothing on the medium, or a device whose making was cut off: its first superblock, copy B, is not whole, and there was no other.
+fn is_blank(tier: &ExclusiveTier) -> bool {
+    let len = tier.bytes().min(2 * SECTOR_BYTES) as usize;
+    let head = tier.try_read(0, len).unwrap_or_default();
+    let (first, second) = head.split_at(len.min(SECTOR_BYTES as usize));
+    let (copy, rest) = second.split_at(second.len().min(SUPERBLOCK_BYTES));
+    let is_zero = |bytes: &[u8]| bytes.iter().all(|&byte| byte == 0);
+    is_zero(first) && is_zero(rest) && (is_zero(copy) || matches!(Superblock::decode(copy), Ok(None)))
+}
+
 /// The newer of the two superblocks that are whole.
 fn read_superblock(tier: &ExclusiveTier) -> Result<Superblock> {
     let truncated = KvError::Truncated { bytes: tier.bytes(), needed: 2 * SECTOR_BYTES };
     if tier.bytes() == 0 {
         return Err(KvError::NoDevice);
     }
-    let (mut newest, mut is_blank, mut refused): (Option<Superblock>, bool, Option<KvError>) =
-        (None, true, None);
+    let (mut newest, mut refused): (Option<Superblock>, Option<KvError>) = (None, None);
     for at in [0, SECTOR_BYTES] {
         let bytes = tier.try_read(at, SUPERBLOCK_BYTES).ok_or(truncated.clone())?;
-        is_blank &= bytes.iter().all(|&byte| byte == 0);
         match Superblock::decode(bytes) {
             Ok(found) => {
                 newest = [newest, found].into_iter().flatten().max_by_key(|superblock| superblock.generation);
@@ -356,7 +381,7 @@ fn read_superblock(tier: &ExclusiveTier) -> Result<Superblock> {
     match (refused, newest) {
         (Some(error), _) => Err(error),
         (None, Some(superblock)) => Ok(superblock),
-        (None, None) if is_blank => Err(KvError::NoDevice),
+        (None, None) if is_blank(tier) => Err(KvError::NoDevice),
         (None, None) => Err(KvError::Damaged { offset: 0, what: "both superblocks" }),
     }
 }

@@ -8,7 +8,8 @@
 //! 2. **Copy** what is live to the cold stream, some with every store. A tombstone without older records is left behind; its entry stays until 5.
 //! 3. **Sync** both streams: the copies, and what commands wrote over the rest.
 //! 4. **Erase**: superblock, then the block's word.
-//! 5. **Count**: of each record's key one older record fewer. What hides nothing any more is obsolete.
+//! 5. **Count**, some with every store: of each record's key one older record fewer. What hides nothing any more is obsolete. Until then the block is not free:
+//!    its places are those of no other records.
 
 use super::Device;
 use super::block::{BlockInfo, BlockState, WriteStream};
@@ -25,6 +26,8 @@ const FREE_WANTED: usize = 3;
 const FREE_FOR_GC: usize = 1;
 /// Work beyond what the victim's share asks for, in eighths.
 const PACE_EIGHTHS: u64 = 10;
+/// What a look at a record that is not copied counts as, in bytes of copying.
+const LOOK_BYTES: u64 = 8;
 
 /// How gc chooses a victim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -53,12 +56,13 @@ pub struct GcCounters {
     pub damaged_blocks: u64,
 }
 
-/// A victim that is being emptied.
+/// A victim that is being emptied, and then counted off.
 #[derive(Debug)]
 pub(super) struct GcCycle {
     block: u32,
     entries: Vec<FooterEntry>,
     next: usize,
+    is_erased: bool,
 }
 
 #[derive(Debug, Default)]
@@ -112,16 +116,44 @@ impl Device {
         }
         let mut spent = 0;
         while spent < budget {
-            let Some(cycle) = &mut self.gc.cycle else { break };
+            let Some(cycle) = &self.gc.cycle else { break };
+            let (block, is_erased) = (cycle.block, cycle.is_erased);
             let Some(entry) = cycle.entries.get(cycle.next).copied() else {
-                self.finish_cycle()?;
-                break;
+                if is_erased {
+                    self.end_cycle(block);
+                    break;
+                }
+                self.erase(block)?;
+                continue;
             };
-            cycle.next += 1;
-            let block = cycle.block;
-            spent += self.collect_record(block, &entry)?;
+            spent += match is_erased {
+                true => self.uncount(block, &entry)?,
+                false => self.collect_record(block, &entry)?,
+            };
+            // Only now: one that could not be copied is met again.
+            if let Some(cycle) = &mut self.gc.cycle {
+                cycle.next += 1;
+            }
         }
         Ok(true)
+    }
+
+    /// Seals what is open, so that it can be a victim, too: what a last tombstone hides may lie there. False, and nothing happens, where that gains nothing, or there
+    /// are too few free blocks to go on with.
+    pub(super) fn seal_for_gc(&mut self) -> Result<bool> {
+        let usable = self.flash.geometry().usable_bytes();
+        let mut sealed = false;
+        for stream in WriteStream::BOTH {
+            let Some(open) = self.blocks.open(stream) else { continue };
+            let written: u64 = open.entries.iter().map(FooterEntry::charge).sum();
+            let live = self.blocks.info(open.block).live;
+            let gains = live < written && live + self.flash.geometry().charge_max() <= usable;
+            if gains && self.blocks.free_count() >= FREE_WANTED {
+                self.seal(stream)?;
+                sealed = true;
+            }
+        }
+        Ok(sealed)
     }
 
     fn choose_victim(&self) -> Option<u32> {
@@ -148,7 +180,7 @@ impl Device {
         while let Some(block) = self.choose_victim() {
             match self.flash.read_footer(block) {
                 Ok(Some(entries)) => {
-                    self.gc.cycle = Some(GcCycle { block, entries, next: 0 });
+                    self.gc.cycle = Some(GcCycle { block, entries, next: 0, is_erased: false });
                     return Ok(true);
                 }
                 Ok(None) | Err(KvError::ReadFault { .. }) => self.keep_damaged(block),
@@ -164,6 +196,16 @@ impl Device {
         self.gc.cycle = None;
     }
 
+    /// The header and the key of a record that an entry of the index leads to. In a block that was erased and is not counted off those are tombstones that hid
+    /// nothing.
+    pub(super) fn prefix(&self, place: u64) -> Result<(RecordHeader, &[u8])> {
+        let erased = self.gc.cycle.as_ref().filter(|cycle| cycle.is_erased);
+        match erased.is_some_and(|cycle| cycle.block == self.block_of(place)) {
+            true => self.flash.prefix_before_erase(place),
+            false => self.flash.prefix(place),
+        }
+    }
+
     fn place_of(&self, block: u32, entry: &FooterEntry) -> u64 {
         self.flash.geometry().block_offset(block) / UNIT_BYTES as u64 + u64::from(entry.unit)
     }
@@ -177,7 +219,7 @@ impl Device {
     /// Copies a record if it is live. What that costs.
     fn collect_record(&mut self, block: u32, entry: &FooterEntry) -> Result<u64> {
         if self.live_entry(block, entry).is_none() {
-            return Ok(ENTRY_BYTES as u64);
+            return Ok(LOOK_BYTES);
         }
         let place = self.place_of(block, entry);
         let (header, key, value) = match self.read_whole(place) {
@@ -207,17 +249,13 @@ impl Device {
     }
 
     /// Erases a victim that was gone through.
-    fn finish_cycle(&mut self) -> Result<()> {
-        let Some(GcCycle { block, entries, .. }) = self.gc.cycle.take() else { return Ok(()) };
-        if entries.iter().any(|entry| self.live_entry(block, entry).is_some()) {
-            // A record became live again while others were copied. None does today: what is newest stays so until it is replaced.
-            self.gc.cycle = Some(GcCycle { block, entries, next: 0 });
+    fn erase(&mut self, block: u32) -> Result<()> {
+        if self.blocks.info(block).live > 0 {
+            // A tombstone that hides nothing, and could not be read when that came to be known.
+            self.keep_damaged(block);
             return Ok(());
         }
-        let keys: Vec<Option<Vec<u8>>> = entries
-            .iter()
-            .map(|entry| Some(self.flash.prefix(self.place_of(block, entry)).ok()?.1.to_vec()))
-            .collect();
+        // No entry, not even one that is replaced, has a place in the block any more, but for tombstones that hide nothing.
         self.index.merge_all();
         // PERSIST: all copies, and all that commands wrote over the victim's records, before the erase that takes these away.
         self.sync_stream(WriteStream::Cold)?;
@@ -226,41 +264,47 @@ impl Device {
         self.write_superblock(false)?;
         self.flash.turn_block(block)?;
         // The erase is durable: from here on the records are older ones no longer.
-        self.blocks.set_free(block, self.flash.generation(block));
-        for (entry, key) in entries.iter().zip(keys) {
-            self.uncount(block, entry, key.as_deref())?;
+        if let Some(cycle) = &mut self.gc.cycle {
+            (cycle.next, cycle.is_erased) = (0, true);
         }
-        self.gc.counters.cycles += 1;
         let first = self.flash.geometry().block_offset(block) / UNIT_BYTES as u64;
         self.record_stage(Stage::Erased, first, u64::from(self.flash.geometry().block_bytes));
         Ok(())
     }
 
-    /// A record of an erased block is gone: an older one of its key, or a tombstone that hid nothing.
-    fn uncount(&mut self, block: u32, gone: &FooterEntry, key: Option<&[u8]>) -> Result<()> {
+    /// All records of an erased block are counted off.
+    fn end_cycle(&mut self, block: u32) {
+        self.gc.cycle = None;
+        self.gc.counters.cycles += 1;
+        self.blocks.set_free(block, self.flash.generation(block));
+    }
+
+    /// A record of an erased block is gone: an older one of its key, or a tombstone that hid nothing. What that costs.
+    fn uncount(&mut self, block: u32, gone: &FooterEntry) -> Result<u64> {
         let place = self.place_of(block, gone);
         if self.index.remove(gone.hash, place) {
             self.gc.counters.tombstones_dropped += 1;
-            return Ok(());
+            return Ok(LOOK_BYTES);
         }
         let candidates = self.index.find(gone.hash);
         let newest = match candidates[..] {
             [] => None,
             [only] => Some(only),
-            _ => candidates.into_iter().find(|found| {
-                let of_key = self.flash.prefix(found.place);
-                key.is_some()
-                    && of_key.is_ok_and(|(header, of)| header.space == gone.header.space && Some(of) == key)
+            _ => self.flash.prefix_before_erase(place).ok().and_then(|(_, key)| {
+                candidates.into_iter().find(|found| {
+                    let of_key = self.prefix(found.place);
+                    of_key.is_ok_and(|(header, of)| header.space == gone.header.space && of == key)
+                })
             }),
         };
         // Of a record that cannot be read nobody knows whose it was: a count that is too high keeps a tombstone too long, and nothing else.
-        let Some(newest) = newest else { return Ok(()) };
+        let Some(newest) = newest else { return Ok(LOOK_BYTES) };
         let older = one_fewer(newest.older);
         self.index.change(newest.hash, newest.place, |entry| entry.older = older);
         if newest.is_tombstone && older == 0 && newest.older > 0 {
             self.release_tombstone(&newest)?;
         }
-        Ok(())
+        Ok(LOOK_BYTES)
     }
 
     /// A tombstone hides nothing any more: its record is obsolete.

@@ -117,7 +117,7 @@ impl Device {
     pub(super) fn look_up(&mut self, space: SpaceId, key: &[u8]) -> Result<(u64, Option<FoundRecord>)> {
         let hash = self.hash(space, key);
         for entry in self.index.find(hash) {
-            let (header, of) = self.flash.prefix(entry.place)?;
+            let (header, of) = self.prefix(entry.place)?;
             if header.space == space && of == key {
                 self.record_stage(Stage::LookedUp, entry.place, u64::from(header.key_bytes));
                 return Ok((hash, Some(FoundRecord { entry, header })));
@@ -244,11 +244,16 @@ impl Device {
     /// Refuses what the device has no room for. Before it does, gc takes what is left of deletions.
     fn check_room(&mut self, needed: u64, freed: u64) -> Result<()> {
         let capacity = self.flash.geometry().capacity_bytes();
-        let mut rounds = self.flash.geometry().blocks;
-        while self.used_bytes + needed.saturating_sub(freed) > capacity && needed > freed {
-            let may_gain = self.tombstone_bytes > 0 && rounds > 0 && self.collect(u64::MAX)?;
+        let more = needed.saturating_sub(freed);
+        // A tombstone's older records may be in any block, and copies of others come between.
+        let rounds_max = 2 * self.flash.geometry().blocks;
+        let mut rounds = if self.no_room_at == Some(self.sequence) { 0 } else { rounds_max };
+        while more > 0 && self.used_bytes + more > capacity {
+            let may_gain =
+                self.tombstone_bytes > 0 && rounds > 0 && (self.collect(u64::MAX)? || self.seal_for_gc()?);
             if !may_gain {
-                return Err(KvError::DeviceFull { needed: needed - freed, free: self.free_bytes() });
+                self.no_room_at = Some(self.sequence);
+                return Err(KvError::DeviceFull { needed: more, free: self.free_bytes() });
             }
             rounds -= 1;
         }
@@ -436,7 +441,7 @@ impl Device {
             if entry.is_tombstone {
                 continue;
             }
-            let (header, key) = self.flash.prefix(entry.place)?;
+            let (header, key) = self.prefix(entry.place)?;
             if header.space == space && group_of(key) == group && (after.is_empty() || key > after) {
                 keys.push((key.to_vec(), FoundRecord { entry, header }));
             }

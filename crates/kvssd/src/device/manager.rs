@@ -133,12 +133,12 @@ impl Index {
 }
 
 /// One more older record. Saturated is for ever.
-pub(super) fn one_more(older: u8) -> u8 {
-    older.saturating_add(1)
+pub(super) fn one_more(older: u16) -> u16 {
+    (older + 1).min(OLDER_SATURATED)
 }
 
 /// One older record fewer, if it is known how many there are.
-pub(super) fn one_fewer(older: u8) -> u8 {
+pub(super) fn one_fewer(older: u16) -> u16 {
     if older == OLDER_SATURATED { older } else { older.saturating_sub(1) }
 }
 
@@ -203,8 +203,8 @@ mod tests {
     #[test]
     fn counts_of_older_records_stay_saturated() {
         assert_eq!(
-            (one_more(254), one_more(255), one_fewer(255), one_fewer(1), one_fewer(0)),
-            (255, 255, 255, 0, 0)
+            (one_more(32_766), one_more(32_767), one_fewer(32_767), one_fewer(1), one_fewer(0)),
+            (32_767, 32_767, 32_767, 0, 0)
         );
     }
 }

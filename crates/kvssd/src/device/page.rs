@@ -4,14 +4,14 @@
 //! and a page 4 KiB, as they would be on flash. Must not know how pages make a table.
 //!
 //! ```text
-//!  entry:  0                8                13   14   15   16
-//!          +----------------+----------------+----+----+----+
-//!          |      hash      |     place      |len |old |tomb|
-//!          +----------------+----------------+----+----+----+
+//!  entry:  0                8                13   14        16
+//!          +----------------+----------------+----+---------+
+//!          |      hash      |     place      |len |  older  |
+//!          +----------------+----------------+----+---------+
 //! ```
 //!
-//! `place`: in units of 32 bytes from the start of the tier. `len`: the length class, log2 of the record's units, rounded up. `old`: how many older records of
-//! the key are on the flash; 255 is saturated. `tomb`: 1 in a tombstone. In memory only, so no format: it is rebuilt from footers on opening.
+//! `place`: in units of 32 bytes from the start of the tier. `len`: the length class, log2 of the record's units, rounded up. `older`, 15 bits: how many older records of
+//! the key are on the flash; 32,767 is saturated. The highest bit says that it is a tombstone. In memory only, so no format: it is rebuilt from footers on opening.
 
 use hedgerow_row::le_bytes::{u32_at, u64_at};
 
@@ -22,7 +22,7 @@ pub(super) const ENTRY_BYTES: usize = 16;
 /// Entries of a page: one entry's room is its header.
 pub(super) const PAGE_ENTRIES: usize = INDEX_PAGE_BYTES / ENTRY_BYTES - 1;
 /// An older-version count that has reached its end, and stays there.
-pub(super) const OLDER_SATURATED: u8 = u8::MAX;
+pub(super) const OLDER_SATURATED: u16 = (1 << 15) - 1;
 const PLACE_BITS: u32 = 40;
 const NO_PAGE: u32 = u32::MAX;
 
@@ -35,7 +35,7 @@ pub(super) struct IndexEntry {
     /// Log2 of the record's units, rounded up: what a read of a record whose header is not known yet asks for.
     pub(super) length_class: u8,
     /// Older records of the key on the flash.
-    pub(super) older: u8,
+    pub(super) older: u16,
     pub(super) is_tombstone: bool,
 }
 
@@ -46,7 +46,7 @@ impl IndexEntry {
         let packed = place
             | u64::from(self.length_class) << PLACE_BITS
             | u64::from(self.older) << 48
-            | u64::from(self.is_tombstone) << 56;
+            | u64::from(self.is_tombstone) << 63;
         out[8..].copy_from_slice(&packed.to_le_bytes());
     }
 
@@ -56,8 +56,8 @@ impl IndexEntry {
             hash: u64_at(bytes, 0),
             place: packed & ((1 << PLACE_BITS) - 1),
             length_class: (packed >> PLACE_BITS) as u8,
-            older: (packed >> 48) as u8,
-            is_tombstone: packed >> 56 != 0,
+            older: (packed >> 48) as u16 & OLDER_SATURATED,
+            is_tombstone: packed >> 63 != 0,
         }
     }
 }

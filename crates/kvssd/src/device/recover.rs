@@ -47,6 +47,7 @@ impl Device {
             durable_sequence: sequence,
             used_bytes: 0,
             tombstone_bytes: 0,
+            no_room_at: None,
             queue: std::collections::VecDeque::new(),
             group_delete: None,
             failed: None,
@@ -239,7 +240,7 @@ impl Device {
             hash: entry.hash,
             place: *place,
             length_class: units.next_power_of_two().trailing_zeros() as u8,
-            older: u8::try_from(older).unwrap_or(OLDER_SATURATED),
+            older: u16::try_from(older).unwrap_or(OLDER_SATURATED).min(OLDER_SATURATED),
             is_tombstone,
         });
         if is_tombstone && older == 0 {

@@ -97,4 +97,52 @@ fn deletions_leave_nothing_behind() {
     assert!(counters.tombstones_dropped > 5_000, "{counters:?}");
     let info = device.info();
     assert!(info.used_bytes * 3 < info.capacity_bytes, "{info:?}");
+    let left = device.buckets.hashes(space, &KeyPattern::ALL, &Default::default(), 1);
+    assert!(left.is_empty(), "keys that are gone are in no bucket: {left:?}");
+}
+
+/// The longest values, in the smallest blocks that take them: written over and over in a device that is as full as it may be.
+#[test]
+fn values_of_2_mib_are_kept() {
+    let geometry = Geometry { page_bytes: 32 << 10, block_bytes: 16 << 20, blocks: 8 };
+    let mut device = in_memory(geometry, DeviceOptions::default());
+    assert_eq!(device.info().value_bytes_max, 2 << 20);
+    let space = create_space(&mut device, b"one", 0);
+    let of = |n: u64| vec![7; n as usize + 1];
+    let value = |n: u64, round: u64| vec![(n * 31 + round) as u8; (2 << 20) - round as usize];
+    let mut keys = 0;
+    while store(&mut device, space, &of(keys), &value(keys, 0)).is_ok() {
+        keys += 1;
+    }
+    assert!(keys >= 20, "{keys} values of 2 MiB in 128 MiB");
+    for round in 1..6 {
+        for n in 0..keys {
+            store(&mut device, space, &of(n), &value(n, round)).unwrap();
+        }
+    }
+    assert!(device.gc_counters().cycles > 3, "{:?}", device.gc_counters());
+    for n in 0..keys {
+        assert!(retrieve(&mut device, space, &of(n)).unwrap() == value(n, 5));
+    }
+}
+
+/// What a store that is refused costs is found out once, and not with every store after it.
+#[test]
+fn refusals_of_a_full_device_copy_nothing() {
+    let mut device = in_memory(SMALL, DeviceOptions::default());
+    let space = create_space(&mut device, b"one", 0);
+    let keys = fill(&mut device, space, 99, &[7; 100]);
+    for n in 0..10 {
+        delete(&mut device, space, format!("key{:06}", keys - 1 - n).as_bytes()).unwrap();
+    }
+    let mut n = 0;
+    while store(&mut device, space, format!("new{n:06}").as_bytes(), &[7; 100]).is_ok() {
+        n += 1;
+    }
+    let copied = device.gc_counters().copied_bytes;
+    for n in 0..100u64 {
+        let refused = store(&mut device, space, &n.to_le_bytes(), &[7; 400]);
+        assert!(matches!(refused, Err(KvError::DeviceFull { .. })), "{refused:?}");
+    }
+    assert_eq!(device.gc_counters().copied_bytes, copied);
 }

@@ -152,6 +152,10 @@ impl Script {
         if !deeply {
             return 1;
         }
+        let words = sim.process_kill();
+        for [a, b] in (0..TINY.blocks).map(|block| TINY.word_offsets(block)) {
+            assert_eq!(words.read(a, 8), words.read(b, 8), "{told}: both words of a block are alike");
+        }
         let mut images = 1;
         let mut second = sim.walk();
         let ends = sim.ops();
@@ -278,6 +282,17 @@ fn at_every_sync_every_kind_of_crash_is_survived() {
             let told = format!("{kind:?} at {}", walk.op_index());
             images += script.go_on(&walk, kind, walk.op_index(), &told, false);
         }
+        // Killed, opened, and then the power is cut: what the opening found is durable.
+        let sim = CrashSim::from_image(&walk.image(Survivors::ProcessKill, 0));
+        let allowed = script.allowed(walk.op_index(), Survivors::ProcessKill);
+        let told = format!("killed at {}", walk.op_index());
+        let (device, changes) = script.open(&sim, allowed, &told);
+        drop(device);
+        let mut after = sim.walk();
+        after.seek(u64::MAX);
+        let sim = CrashSim::from_image(&after.image(Survivors::None, 0));
+        script.open(&sim, (changes, changes), &format!("{told}, then cut"));
+        images += 2;
     }
     assert!(images >= 1000, "{images} images");
 }
@@ -297,9 +312,12 @@ fn a_device_is_made_or_not() {
                     assert!(content_of(&mut device).is_empty());
                     empty += 1;
                 }
-                // A superblock that is torn is that of no device yet: it was not made.
-                Err(KvError::NoDevice | KvError::Truncated { .. } | KvError::Damaged { offset: 0, .. }) => {
-                    none += 1
+                // A superblock that is torn is that of no device yet: it was not made, and is made anew.
+                Err(KvError::NoDevice | KvError::Truncated { .. }) => {
+                    let tier = FastTier::simulated(&image);
+                    let again = Device::format(tier, SMALL, DeviceOptions::default());
+                    assert!(content_of(&mut again.unwrap()).is_empty());
+                    none += 1;
                 }
                 Err(error) => panic!("{kind:?} at {}: {error}", walk.op_index()),
             }
@@ -373,5 +391,34 @@ fn a_gap_in_the_sequences_is_a_cut_or_damage() {
         let mut device = Device::open(FastTier::simulated(&sim), options.clone()).unwrap();
         assert_eq!(retrieve(&mut device, space, b"before").unwrap(), b"1");
         assert!(matches!(retrieve(&mut device, space, b"behind"), Err(KvError::KeyMissing)));
+    }
+}
+
+/// What gc copied is durable before it erases, and the superblock says so: damage there is damage, after a power cut, too, and no silent cut.
+#[test]
+fn damage_below_what_gc_relied_on_is_no_cut() {
+    let options = DeviceOptions::default();
+    let (sim, mut device) = simulated(TINY, &options);
+    let space = create_space(&mut device, b"one", 0);
+    let mut random = Random::from_seed(1);
+    let is_relied_on = |device: &Device| {
+        let open = device.blocks.open(WriteStream::Cold);
+        let erased = device.gc_counters().cycles > 0;
+        erased && open.is_some_and(|open| open.end > 0 && open.durable == open.end && open.block > 0)
+    };
+    while !is_relied_on(&device) {
+        store(&mut device, space, &key_of(random.below(300)), &value_of(&mut random, 900)).unwrap();
+    }
+    let open = device.blocks.open(WriteStream::Cold).unwrap();
+    let (block, end) = (open.block, open.end);
+    drop(device);
+    let mut walk = sim.walk();
+    walk.seek(u64::MAX);
+    for at in [0, u64::from(end) - 32] {
+        let mut image = walk.image(Survivors::All, 0);
+        image.corrupt(TINY.block_offset(block) + at + 9, 1);
+        let refused = Device::open(FastTier::from_image(&image), options.clone());
+        let is_told = matches!(refused, Err(KvError::Damaged { what: "a record of an open block", .. }));
+        assert!(is_told, "{at} of {end}: {refused:?}");
     }
 }

@@ -107,6 +107,8 @@ fn a_medium_that_was_cut_short_is_refused_with_both_lengths() {
     let mut device = Device::open(open(false), DeviceOptions::default()).unwrap();
     assert_eq!(retrieve(&mut device, space, b"k").unwrap(), b"v");
     drop(device);
+    let read_only = Device::open(FastTier::open_file_read_only(&path).unwrap(), DeviceOptions::default());
+    assert!(matches!(read_only, Err(KvError::Param { .. })), "{read_only:?}");
     let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
     file.set_len(SMALL.bytes() - 5000).unwrap();
     let refused = Device::open(open(false), DeviceOptions::default());
@@ -124,6 +126,16 @@ fn a_medium_that_is_not_empty_is_not_made_a_device() {
     drop(device);
     let again = Device::format(FastTier::simulated(&sim), SMALL, DeviceOptions::default());
     assert!(matches!(again, Err(KvError::Param { .. })), "{again:?}");
+    // Nor is a file that is something else, however short.
+    for bytes in [4096, 1 << 20] {
+        let sim = CrashSim::new(CrashModel::Pages, 1 << 21);
+        let mut tier = hedgerow_device::ExclusiveTier::new(FastTier::simulated(&sim)).unwrap();
+        tier.grow(bytes).unwrap();
+        tier.write(bytes.min(8192) - 9, 1, |byte| byte[0] = 7);
+        drop(tier);
+        let again = Device::format(FastTier::simulated(&sim), SMALL, DeviceOptions::default());
+        assert!(matches!(again, Err(KvError::Param { .. })), "{bytes}: {again:?}");
+    }
 }
 
 /// A place that cannot be read is an error of the command that reads it, of no other; gc keeps the block, and the device goes on.
