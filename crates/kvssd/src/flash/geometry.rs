@@ -27,6 +27,8 @@ const BLOCKS_MAX: u32 = 1 << 20;
 /// A place in a block is 24 bits of units in a footer.
 const BLOCK_BYTES_MAX: u32 = 512 << 20;
 const PAGE_BYTES_MAX: u32 = 1 << 20;
+/// A place on the medium is 40 bits of units in an entry of the index.
+const BYTES_MAX: u64 = (UNIT_BYTES as u64) << 40;
 
 /// Pages and blocks of a device. Fixed when it is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,6 +60,8 @@ impl Geometry {
             "a block is whole pages, 32 KiB to 512 MiB"
         } else if !(BLOCKS_MIN..=BLOCKS_MAX).contains(&self.blocks) {
             "a device has 8 to 1048576 blocks"
+        } else if self.bytes() > BYTES_MAX {
+            "a device has at most 32 TiB"
         } else {
             return Ok(());
         };
@@ -130,12 +134,15 @@ mod tests {
         let good = Geometry { page_bytes: 4096, block_bytes: 64 << 10, blocks: 8 };
         good.check().unwrap();
         Geometry::with_bytes(1 << 30).check().unwrap();
+        Geometry { block_bytes: 512 << 20, blocks: 65_535, ..good }.check().unwrap();
         for bad in [
             Geometry { page_bytes: 4095, ..good },
             Geometry { page_bytes: 2 << 20, block_bytes: 2 << 20, ..good },
             Geometry { block_bytes: 66 << 10, page_bytes: 8192, ..good },
             Geometry { block_bytes: 16 << 10, ..good },
             Geometry { blocks: 7, ..good },
+            // Its places would not fit into entries of the index: 40 bits, in units of 32 bytes.
+            Geometry { block_bytes: 512 << 20, blocks: 65_536, ..good },
         ] {
             assert!(matches!(bad.check(), Err(KvError::Param { .. })), "{bad:?}");
         }
