@@ -381,7 +381,7 @@ impl Engine {
         self.options.background && !self.scheduler.is_stopped()
     }
 
-    /// Whether gc can free nothing. Victims that a cycle has begun to empty are nowhere to be seen: the look counts only between cycles.
+    /// Whether gc can free nothing. Victims that a cycle has begun to empty are nowhere to be seen: the look counts only between cycles. Before it is said a checkpoint of the index gives up what it alone has.
     pub(crate) fn is_hopeless(&self, extents: u32, claim: Claim) -> bool {
         let cycles = self.gc.cycles();
         !self.may_gain_space()

@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     fn entry(hash: u64, place: u64) -> IndexEntry {
-        IndexEntry { hash, place, length_class: 1, older: 0, is_tombstone: false }
+        IndexEntry { hash, place, older: 0, is_tombstone: false }
     }
 
     /// Random inserts, replacements and removals against a map, with hashes of few bits among them, so that buckets overflow.

@@ -17,7 +17,7 @@ use crate::command::{
     IteratorContent, KEY_BYTES_MAX, KvAnswer, KvCommand, PairKey, SpaceId, StoreMode, group_of, push_entry,
 };
 use crate::flash::footer::ENTRY_BYTES;
-use crate::flash::record::{RecordHeader, RecordKind, UNIT_BYTES, record_bytes};
+use crate::flash::record::{RecordHeader, RecordKind, record_bytes};
 
 /// Hashes that one batch of an iterator looks up.
 const BATCH_LOOKS: usize = 4096;
@@ -211,7 +211,6 @@ impl Device {
         let entry = IndexEntry {
             hash,
             place,
-            length_class: (len / UNIT_BYTES).next_power_of_two().trailing_zeros() as u8,
             older: found.map_or(0, |found| one_more(found.entry.older)),
             is_tombstone: !is_pair,
         };

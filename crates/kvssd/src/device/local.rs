@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     fn local(hash: u64, place: u64) -> LocalEntry {
-        let entry = IndexEntry { hash, place, length_class: 0, older: 0, is_tombstone: false };
+        let entry = IndexEntry { hash, place, older: 0, is_tombstone: false };
         LocalEntry { entry, replaces: None }
     }
 

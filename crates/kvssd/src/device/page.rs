@@ -32,8 +32,6 @@ pub(super) struct IndexEntry {
     pub(super) hash: u64,
     /// In units from the start of the tier.
     pub(super) place: u64,
-    /// Log2 of the record's units, rounded up: what a read of a record whose header is not known yet asks for.
-    pub(super) length_class: u8,
     /// Older records of the key on the flash.
     pub(super) older: u16,
     pub(super) is_tombstone: bool,
@@ -43,10 +41,7 @@ impl IndexEntry {
     fn encode(&self, out: &mut [u8]) {
         out[..8].copy_from_slice(&self.hash.to_le_bytes());
         let place = self.place & ((1 << PLACE_BITS) - 1);
-        let packed = place
-            | u64::from(self.length_class) << PLACE_BITS
-            | u64::from(self.older) << 48
-            | u64::from(self.is_tombstone) << 63;
+        let packed = place | u64::from(self.older) << 48 | u64::from(self.is_tombstone) << 63;
         out[8..].copy_from_slice(&packed.to_le_bytes());
     }
 
@@ -55,7 +50,6 @@ impl IndexEntry {
         IndexEntry {
             hash: u64_at(bytes, 0),
             place: packed & ((1 << PLACE_BITS) - 1),
-            length_class: (packed >> PLACE_BITS) as u8,
             older: (packed >> 48) as u16 & OLDER_SATURATED,
             is_tombstone: packed >> 63 != 0,
         }
@@ -178,7 +172,6 @@ mod tests {
         let entry = |n: u64| IndexEntry {
             hash: n.wrapping_mul(0x9E37_79B9_7F4A_7C15),
             place: (1 << PLACE_BITS) - 1 - n,
-            length_class: 17,
             older: OLDER_SATURATED,
             is_tombstone: n.is_multiple_of(2),
         };

@@ -235,11 +235,9 @@ impl Device {
         let KnownRecord { entry, place } = newest;
         let header = &entry.header;
         let is_tombstone = header.kind == RecordKind::Tombstone;
-        let units = header.record_bytes() / UNIT_BYTES;
         self.index.build(&IndexEntry {
             hash: entry.hash,
             place: *place,
-            length_class: units.next_power_of_two().trailing_zeros() as u8,
             older: u16::try_from(older).unwrap_or(OLDER_SATURATED).min(OLDER_SATURATED),
             is_tombstone,
         });

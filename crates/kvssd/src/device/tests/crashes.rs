@@ -34,6 +34,12 @@ struct Script {
 }
 
 impl Script {
+    /// A sweep is of use only where blocks were collected.
+    fn assert_gc_ran(&self) {
+        let Script { erased, copied, .. } = self;
+        assert!(*erased > 20 && *copied > 200, "{erased} erased, {copied} copied");
+    }
+
     fn run(seed: u64, commands: usize, keys: u64, options: DeviceOptions, flushes: bool) -> Script {
         let (sim, mut device) = simulated(TINY, &options);
         let mut random = Random::from_seed(seed);
@@ -217,12 +223,7 @@ fn with_a_capacitor_nothing_that_was_acknowledged_is_lost() {
         [(1, AckMode::Buffered, 300), (2, AckMode::Buffered, 900), (3, AckMode::Immediate, 300)]
     {
         let script = Script::run(seed, 4000, keys, DeviceOptions { ack, ..DeviceOptions::default() }, true);
-        assert!(
-            script.erased > 20 && script.copied > 200,
-            "{} erased, {} copied",
-            script.erased,
-            script.copied
-        );
+        script.assert_gc_ran();
         images += script.sweep(&WITH_CAPACITOR, 10, 40);
     }
     assert!(images >= 1500, "{images} images");
@@ -235,12 +236,7 @@ fn without_one_a_prefix_of_the_commands_is_left() {
     for (seed, keys, hash_mask) in [(4, 300, u64::MAX), (5, 900, u64::MAX), (6, 300, 0x3F)] {
         let options = DeviceOptions { hash_mask, ..DeviceOptions::default() };
         let script = Script::run(seed, 4000, keys, options, true);
-        assert!(
-            script.erased > 20 && script.copied > 200,
-            "{} erased, {} copied",
-            script.erased,
-            script.copied
-        );
+        script.assert_gc_ran();
         images += script.sweep(&WITHOUT, 10, 40);
         // The sweep is of use only if something is lost at all.
         let mut walk = script.sim.walk();
@@ -259,12 +255,7 @@ fn in_immediate_mode_nothing_that_was_acknowledged_is_lost_without_one() {
     for (seed, keys) in [(7, 300), (8, 900)] {
         let options = DeviceOptions { ack: AckMode::Immediate, ..DeviceOptions::default() };
         let script = Script::run(seed, 4000, keys, options, false);
-        assert!(
-            script.erased > 20 && script.copied > 200,
-            "{} erased, {} copied",
-            script.erased,
-            script.copied
-        );
+        script.assert_gc_ran();
         images += script.sweep(&WITHOUT, 10, 40);
     }
     assert!(images >= 1000, "{images} images");

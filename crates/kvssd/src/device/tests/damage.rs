@@ -14,14 +14,20 @@ fn filled(sim: &CrashSim, device: &mut Device) -> Content {
     content_of(device)
 }
 
-/// Flips of random bits all over the device, after a close and after a power cut: it is opened or refused; what it gives is right, or an error. Only what a power cut took, by what the device can tell,
+/// The medium of such a device that was closed, and what is on it.
+fn filled_and_closed(options: &DeviceOptions) -> (CrashSim, Content) {
+    let (sim, mut device) = simulated(SMALL, options);
+    let content = filled(&sim, &mut device);
+    device.close().unwrap();
+    (sim, content)
+}
+
+/// Flips of random bits all over the device after a close, killed before it was durable or not: it is opened or refused; what it gives is right, or an error. Only what a power cut took, by what the device can tell,
 /// may be missing.
 #[test]
 fn flipped_bits_are_errors_or_change_nothing() {
     let options = DeviceOptions::default();
-    let (sim, mut device) = simulated(SMALL, &options);
-    let content = filled(&sim, &mut device);
-    device.close().unwrap();
+    let (sim, content) = filled_and_closed(&options);
     let mut walk = sim.walk();
     walk.seek(u64::MAX);
     let (mut refused, mut told, mut harmless) = (0, 0, 0);
@@ -60,9 +66,7 @@ fn flipped_bits_are_errors_or_change_nothing() {
 #[test]
 fn one_of_two_copies_is_enough() {
     let options = DeviceOptions::default();
-    let (sim, mut device) = simulated(SMALL, &options);
-    let content = filled(&sim, &mut device);
-    device.close().unwrap();
+    let (sim, content) = filled_and_closed(&options);
     let mut walk = sim.walk();
     walk.seek(u64::MAX);
     let [a, b] = SMALL.word_offsets(3);
@@ -76,7 +80,7 @@ fn one_of_two_copies_is_enough() {
                 // A superblock that is older by one says less of how far it was, but nothing is lost.
                 assert_eq!(content_of(&mut device), content, "{spoiled:?}");
             }
-            (Err(KvError::Damaged { .. }), _) if spoiled != [a] && spoiled != [b] => {}
+            (Err(KvError::Damaged { .. }), 2) => {}
             (other, _) => panic!("{spoiled:?}: {:?}", other.map(|_| "opened")),
         }
     }
