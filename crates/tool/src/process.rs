@@ -32,11 +32,34 @@ pub fn machine_memory() -> Result<u64, String> {
     number("/proc/meminfo", "MemTotal:").map(|kb| kb << 10)
 }
 
-/// The process that started another, or took it over.
-pub fn parent_of(process: i32) -> Option<i32> {
-    let stat = read(&format!("/proc/{process}/stat")).ok()?;
-    // Its name, in parentheses, may have any letters.
-    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+/// Where a process stands among the others; 0 stands for what is outside of this container (its namespace of processes).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Standing {
+    /// The process that started it, or took it over.
+    pub parent: i32,
+    /// Its process group, which a terminal's keys signal as one.
+    pub group: i32,
+    /// Its session: the groups of one terminal.
+    pub session: i32,
+}
+
+impl Standing {
+    /// That of this process. Read from a file, because the calls of `rustix` for it panic where the answer is 0.
+    pub fn own() -> Option<Standing> {
+        Standing::parse(&read("/proc/self/stat").ok()?)
+    }
+
+    /// That of another process, if it is there and in sight.
+    pub fn of(process: i32) -> Option<Standing> {
+        Standing::parse(&read(&format!("/proc/{process}/stat")).ok()?)
+    }
+
+    fn parse(stat: &str) -> Option<Standing> {
+        // The name of the program, in parentheses, may have any letters.
+        let mut numbers = stat.rsplit_once(')')?.1.split_whitespace().skip(1).map(str::parse);
+        let mut next = || numbers.next()?.ok();
+        Some(Standing { parent: next()?, group: next()?, session: next()? })
+    }
 }
 
 /// The number behind `name` in a file.
@@ -59,14 +82,22 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_process_stands_where_the_kernel_says() {
+        let in_container = Standing { parent: 3, group: 9, session: 0 };
+        assert_eq!(Standing::parse("9 (a ) 7) S 3 9 0 0 -1 4194560"), Some(in_container));
+        assert_eq!(Standing::parse("9 (name) S 3 9"), None);
+        let own = Standing::own().unwrap();
+        assert_eq!(Some(own), Standing::of(i32::try_from(std::process::id()).unwrap()));
+        assert_eq!(Standing::of(0), None);
+        assert_eq!(own.parent, rustix::process::getppid().map_or(0, |parent| parent.as_raw_pid()));
+    }
+
+    #[test]
     fn memory_is_what_the_kernel_says() {
         let status =
             "Name:\tx\nVmHWM:\t 9999 kB\nVmRSS:\t    5000 kB\nRssAnon:\t    3000 kB\nRssFile:\t 2000 kB\n";
         assert_eq!(Memory::parse(status), Some(Memory { anonymous: 3000 << 10, rss: 5000 << 10 }));
         assert_eq!(Memory::parse("VmRSS:\t5 kB\n"), None);
-        let own = i32::try_from(std::process::id()).unwrap();
-        assert_eq!(parent_of(own), rustix::process::getppid().map(|parent| parent.as_raw_pid()));
-        assert_eq!(parent_of(0), None);
         let now = Memory::now().unwrap();
         assert!(now.anonymous > 0 && now.rss > now.anonymous && machine_memory().unwrap() > now.rss);
         assert!(number("/proc/meminfo", "Nothing:").unwrap_err().contains("no number for Nothing:"));

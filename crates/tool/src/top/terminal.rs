@@ -15,7 +15,7 @@ use crossterm::style::{Attribute, Color, Print, SetAttribute, SetForegroundColor
 use crossterm::terminal::{Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen};
 use hedgerow_device::spawn;
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, getpgid, getppid, getsid, kill_current_process_group};
+use rustix::process::{Signal, kill_current_process_group};
 use rustix::stdio::stdout;
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGWINCH};
@@ -23,7 +23,7 @@ use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 
 use super::canvas::{Canvas, Tone};
-use crate::process;
+use crate::process::{self, Standing};
 
 /// How long a terminal that takes nothing may delay the end by a signal.
 const LAST_WORD_TIME_MAX: Duration = Duration::from_millis(200);
@@ -153,14 +153,14 @@ pub fn suspend() -> io::Result<()> {
 /// Whether the program's process group is orphaned: no shell with job control started it, which would have it go on. The
 /// system would not stop it either.
 fn is_nobody_to_continue() -> bool {
-    let (Ok(session), Ok(group)) = (getsid(None), getpgid(None)) else { return true };
-    let mut above = getppid();
+    let Some(own) = Standing::own() else { return true };
+    let mut above = Standing::of(own.parent);
     // A shell without job control is in the group of what it starts, and may be stopped together with it.
-    while let Some(parent) = above.filter(|parent| getsid(Some(*parent)) == Ok(session)) {
-        if getpgid(Some(parent)) != Ok(group) {
+    while let Some(parent) = above.filter(|parent| parent.session == own.session) {
+        if parent.group != own.group {
             return false;
         }
-        above = process::parent_of(parent.as_raw_pid()).and_then(Pid::from_raw);
+        above = Standing::of(parent.parent);
     }
     true
 }
