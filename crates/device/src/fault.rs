@@ -533,6 +533,15 @@ impl CrashSim {
         record.log(Op::Store { offset, bytes: bytes.into() });
     }
 
+    /// Logs what `load` finds there as if it had just been stored.
+    pub(crate) fn record_again(&self, offset: u64, load: impl FnOnce() -> [u8; 8]) {
+        // Under the lock: nobody's store is logged between the two, to be undone by this.
+        let mut record = self.record();
+        let bytes = load();
+        record.check_blocks(offset, bytes.len());
+        record.log(Op::Store { offset, bytes: bytes.as_slice().into() });
+    }
+
     /// A tier was opened over the medium: it hears of errors that nobody was told of, and of no other.
     pub(crate) fn open(&self) {
         let errors = &mut self.record().errors;

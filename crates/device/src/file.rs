@@ -235,6 +235,15 @@ impl TierFile {
         };
     }
 
+    /// Has the next sync write those pages of `from..to` that are in the page cache, as if they had been stored to. False if the
+    /// kernel cannot do that.
+    ///
+    /// Of a page that is not in the page cache the device has all that there is.
+    pub(crate) fn rewrite(&self, from: u64, to: u64) -> bool {
+        // SAFETY: the mapping is this file's.
+        unsafe { self.mapping.rewrite(from, to) }
+    }
+
     /// All the file's bytes and its length are on the device on return. Persistent memory: writes back every line
     /// the kernel knows to be dirty. For [`Asker::Whole`](crate::sync::Asker).
     pub(crate) fn sync_all(&self) -> Result<()> {

@@ -240,12 +240,12 @@ impl Mapping {
 
     /// Takes the write faults of `from..to` now. Best effort: a kernel that cannot do it leaves them for later.
     pub(crate) fn populate(&self, from: u64, to: u64) {
-        self.populate_by(MADV_POPULATE_WRITE, from, to);
+        let _ = self.populate_by(MADV_POPULATE_WRITE, from, to);
     }
 
     /// The same for read faults: pages that nobody stored to are not dirty then, and not written by the next sync.
     pub(crate) fn populate_clean(&self, from: u64, to: u64) {
-        self.populate_by(MADV_POPULATE_READ, from, to);
+        let _ = self.populate_by(MADV_POPULATE_READ, from, to);
     }
 
     /// Maps the pages of `from..to` anew, clean: what was stored to them is left to the file.
@@ -262,17 +262,60 @@ impl Mapping {
         self.populate_clean(from, to);
     }
 
-    fn populate_by(&self, advice: libc::c_int, from: u64, to: u64) {
+    /// Best effort. Whether all of it was.
+    fn populate_by(&self, advice: libc::c_int, from: u64, to: u64) -> bool {
         let mut from = from - from % page_bytes();
         while from < to {
             let step = (to - from).min(POPULATE_STEP as u64);
             let (start, bytes) = self.at(from, from + step);
             // SAFETY: populating changes no contents, and reports what would be SIGBUS as an error.
             if unsafe { pages::advise(start, bytes, advice) }.is_err() {
-                return;
+                return false;
             }
             from += step;
         }
+        true
+    }
+
+    /// Makes those pages of `from..to` dirty that are in memory, and stores nothing. False if the kernel cannot.
+    ///
+    /// All translations are dropped first. A page that is mapped for reading would be made dirty by a fault of its own, and each of them goes
+    /// over all of its folio, of up to 512 pages: 3 GiB took 5.7 s so, and 0.3 s without translations (ext4, Linux 6.18).
+    ///
+    /// # Safety
+    /// A file is mapped here ([`Mapping::map_file`]), not memory, which would be gone.
+    pub(crate) unsafe fn rewrite(&self, from: u64, to: u64) -> bool {
+        let mut from = from - from % page_bytes();
+        while from < to {
+            let step = (to - from).min(POPULATE_STEP as u64);
+            let (start, bytes) = self.at(from, from + step);
+            // SAFETY: advice. The mapping is shared: what it lets go of is in the file, and comes back when it is touched.
+            let _ = unsafe { pages::advise(start, bytes, libc::MADV_DONTNEED) };
+            for (first, pages) in self.in_memory(from, from + step) {
+                if !self.populate_by(MADV_POPULATE_WRITE, first, first + pages) {
+                    return false;
+                }
+            }
+            from += step;
+        }
+        true
+    }
+
+    /// Which runs of pages of `from..to` are in memory: where each begins, and how many bytes it has. All, if the kernel does not say.
+    fn in_memory(&self, from: u64, to: u64) -> Vec<(u64, u64)> {
+        let (start, bytes) = self.at(from, to);
+        let mut pages = vec![0u8; bytes.div_ceil(page_bytes() as usize)];
+        // SAFETY: a question about a range of our own reservation; the kernel writes a byte for each page of it.
+        if unsafe { libc::mincore(start.cast(), bytes, pages.as_mut_ptr()) } != 0 {
+            return vec![(from, to - from)];
+        }
+        let mut at = from;
+        let runs = pages.chunk_by(|one, next| one & 1 == next & 1).map(|run| {
+            let first = at;
+            at += run.len() as u64 * page_bytes();
+            (run[0] & 1 == 1).then_some((first, at.min(to) - first))
+        });
+        runs.flatten().collect()
     }
 
     /// Lets go of the pages of `from..to`, as far as they are clean, and has the next ones come one at a time. Best effort.

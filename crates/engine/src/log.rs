@@ -12,6 +12,7 @@
 mod appender;
 mod copy;
 mod due;
+mod forgotten;
 pub(crate) mod format;
 mod freed;
 mod leaves;
@@ -97,6 +98,8 @@ pub(crate) struct Log {
     commit: Mutex<Commit>,
     /// Held through a checkpoint, from the writing of its list of segments to the root that names it.
     checkpointing: Mutex<()>,
+    /// Of a killed process.
+    forgotten: forgotten::Forgotten,
     /// Whether a group commit has a leader, and the others, who wait for it to be done.
     has_leader: Mutex<bool>,
     leader_done: Condvar,
@@ -528,6 +531,7 @@ impl Log {
             ends.extend(sealed.map(|(&extent, s)| (extent, s.segment_number, s.end, s.max_sequence)));
         }
         let list = if wants_list { self.write_list() } else { None };
+        while self.rewrite_forgotten() {}
         let extents = (self.tier.bytes() >> self.space.extent_shift()) as u32;
         self.tier.persist_all()?;
         self.syncs.fetch_add(1, Ordering::Relaxed);

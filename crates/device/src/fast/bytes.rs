@@ -65,6 +65,11 @@ impl TierBytes {
     }
 }
 
+/// Where the pages begin that `offset..end` lies in.
+fn pages_of(offset: u64, end: u64) -> impl Iterator<Item = u64> {
+    (offset - offset % PAGE_BYTES_MIN..end).step_by(PAGE_BYTES_MIN as usize)
+}
+
 #[cfg(test)]
 impl FastTier {
     /// For tests, which keep the rules each for itself.
@@ -278,8 +283,8 @@ impl TierBytes {
         unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(offset as usize).cast()) }
     }
 
-    /// Stores one word of every page of `offset..offset + len` over itself, so that the next persist writes them all. The caller owns
-    /// them (rule 1 of [`TierBytes::new`]): no value changes, but to whoever reads meanwhile a store is a store.
+    /// Has the next persist write all pages of `offset..offset + len`, as if they had been stored to; no value changes. The caller owns
+    /// them (rule 1 of [`TierBytes::new`]): to whoever reads meanwhile a store is a store.
     /// After a write-back that failed the kernel takes a page for clean that never reached the medium:
     /// what an earlier process left is durable after a sync only if it was stored to again. Nothing at all where there is no
     /// page cache.
@@ -287,14 +292,32 @@ impl TierBytes {
     /// # Panics
     /// The tier was not opened for reading only.
     pub fn rewrite(&self, offset: u64, len: u64) {
-        let end = offset.saturating_add(len).min(self.bytes());
-        if let Backing::File(file) = &self.backing
-            && self.medium == Medium::PageCache
-            && offset < end
-        {
-            file.mapping().populate(offset, end);
+        if !self.rewrite_beside_readers(offset, len) {
+            self.rewrite_words(offset, len, |_, _| false);
         }
-        self.rewrite_words(offset, len, |_, _| false);
+    }
+
+    /// [`TierBytes::rewrite`] that stores nothing, so that others may read the bytes meanwhile. False where the system cannot do it
+    /// (Linux before 5.14): then some of the pages may be clean still.
+    ///
+    /// # Panics
+    /// As [`TierBytes::rewrite`].
+    pub fn rewrite_beside_readers(&self, offset: u64, len: u64) -> bool {
+        let end = offset.saturating_add(len).min(self.bytes());
+        if !self.has_page_cache() || offset >= end {
+            return true;
+        }
+        self.check_writable(offset, end - offset);
+        match &self.backing {
+            Backing::File(file) => file.rewrite(offset, end),
+            Backing::Simulated(sim) => {
+                for page in pages_of(offset, end).filter(|page| page + 8 <= self.bytes()) {
+                    sim.record_again(page, || self.word(page).load(Ordering::Relaxed).to_ne_bytes());
+                }
+                true
+            }
+            Backing::Dram(_) => true,
+        }
     }
 
     /// [`TierBytes::rewrite`] of a few bytes at the beginning of a page, no more than a file system's smallest block, behind which the disk may have been given back what is there, as a header's: a store through the mapping takes blocks for all that the kernel holds in one piece with its
@@ -312,17 +335,11 @@ impl TierBytes {
     /// Stores a word of every page over itself: by `apart` if that says that it did, else through the mapping.
     fn rewrite_words(&self, offset: u64, len: u64, apart: impl Fn(u64, u64) -> bool) {
         let end = offset.saturating_add(len).min(self.bytes());
-        let has_page_cache = match &self.backing {
-            Backing::File(_) => self.medium == Medium::PageCache,
-            Backing::Simulated(sim) => sim.model() == CrashModel::Pages,
-            Backing::Dram(_) => false,
-        };
-        if !has_page_cache || offset >= end {
+        if !self.has_page_cache() || offset >= end {
             return;
         }
         self.check_writable(offset, end - offset);
-        let words = (offset - offset % PAGE_BYTES_MIN..end).step_by(PAGE_BYTES_MIN as usize);
-        for page in words.filter(|page| page + 8 <= self.bytes()) {
+        for page in pages_of(offset, end).filter(|page| page + 8 <= self.bytes()) {
             let word = self.word(page);
             let value = u64::from_le(word.load(Ordering::Relaxed));
             if apart(page, value) {
@@ -335,6 +352,19 @@ impl TierBytes {
                 // changes nothing.
                 unsafe { word.as_ptr().write_volatile(value.to_le()) };
             }
+        }
+    }
+
+    /// Whether [`TierBytes::rewrite_beside_readers`] does anything here: tries it with the first page.
+    pub fn can_rewrite_beside_readers(&self) -> bool {
+        self.rewrite_beside_readers(0, 1)
+    }
+
+    fn has_page_cache(&self) -> bool {
+        match &self.backing {
+            Backing::File(_) => self.medium == Medium::PageCache,
+            Backing::Simulated(sim) => sim.model() == CrashModel::Pages,
+            Backing::Dram(_) => false,
         }
     }
 

@@ -58,7 +58,7 @@ impl ExclusiveTier {
         self.bytes.store_u64(offset, value);
     }
 
-    /// Stores one word of every page over itself, so that the next persist writes them all: what an earlier process left is durable only then.
+    /// Has the next persist write all of the pages, changing nothing: what an earlier process left is durable only then.
     ///
     /// # Panics
     /// The tier was not opened for reading only.

@@ -55,7 +55,9 @@ impl Engine {
     /// The sweeper's thread.
     pub(crate) fn sweep_loop(&self) {
         if self.log.awaits_first_sync() {
-            // After a killed process: what it left in the page cache becomes durable now, off the path of opening.
+            // After a killed process: what it left in the page cache becomes durable now, off the path of opening. Most of it before
+            // the sync, for which others may wait.
+            while !self.scheduler.is_stopped() && self.log.rewrite_forgotten() {}
             drop(self.log.persist_to(self.log.last_sequence()));
         }
         let mut passes = HashMap::new();

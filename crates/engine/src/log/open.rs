@@ -17,7 +17,7 @@ use super::segment::{
 };
 use super::segments::Segments;
 use super::write_back::WriteBack;
-use super::{APPENDERS_MAX, Checkpoint, Commit, Log, OpenState, Root, SegmentEnd, header_of};
+use super::{APPENDERS_MAX, Checkpoint, Commit, Log, OpenState, Root, SegmentEnd, forgotten, header_of};
 use crate::epoch::Epoch;
 use crate::manifest::root::{
     CATALOG_START, EXTENT_BYTES_MIN, ROOT_BYTES_MIN, SegmentList, VERSION_NEWEST, VERSION_OLDER,
@@ -171,6 +171,7 @@ impl Log {
             durable_sequence: AtomicU64::new(root.watermark),
             next_segment_number: AtomicU64::new(root.first_segment_number(root.opens + 1)),
             commit: Mutex::new(Commit { checkpointed_at: now, recovered: None }),
+            forgotten: forgotten::Forgotten::default(),
             checkpointing: Mutex::new(()),
             has_leader: Mutex::new(false),
             leader_done: Condvar::new(),
@@ -219,40 +220,6 @@ impl Log {
         root.make_room(tier)?;
         root.store(tier)?;
         Ok(root)
-    }
-
-    /// Whether a process was killed in this boot. A write-back of its pages may have failed: then the kernel takes them for clean,
-    /// and they are in the page cache and nowhere else. Whether it did is not known, for the error is told once, and perhaps to
-    /// nobody.
-    fn may_hold_forgotten_pages(&self, power_cut: bool) -> bool {
-        !power_cut && !self.root.lock().clean && !self.tier.is_read_only()
-    }
-
-    /// Has the root, what it names and all headers written with the next persist that covers them, even those that the kernel takes
-    /// for clean.
-    fn rewrite_headers(&self, grown: u32) {
-        let [catalog, list] = {
-            let root = self.root.lock();
-            [root.catalog_place(), root.list_place()]
-        };
-        // PERSIST: before anything here is made durable on the word of a header or of the root.
-        self.tier.rewrite_apart(0, CATALOG_START);
-        self.tier.rewrite(catalog.0, catalog.1);
-        self.tier.rewrite(list.0, list.1);
-        (self.root_extents..grown)
-            .for_each(|extent| self.tier.rewrite_apart(self.extent_offset(extent), SEGMENT_HEADER_BYTES));
-    }
-
-    /// The same for the records of a segment that was walked, up to its `end`. For whoever opens the store: nobody else knows of it yet, and no walk
-    /// over the segment goes on.
-    pub(crate) fn rewrite_walked(&self, found: &OpenState, end: &SegmentEnd) {
-        if !self.may_hold_forgotten_pages(found.power_cut) {
-            return;
-        }
-        // Up to what the header says all was durable, whatever became of the header itself.
-        let durable = self.segments.lock().used.get(&end.extent).map_or(0, |segment| segment.in_header.0);
-        // PERSIST: before the first sync of this opening calls them durable.
-        self.tier.rewrite(self.extent_offset(end.extent) + durable, end.end.saturating_sub(durable));
     }
 
     /// A sparse copy of a tier has holes, and a store to a hole of a full disk would be a SIGBUS; on a file system in memory
