@@ -288,6 +288,20 @@ impl Engine {
         self.wants_seal() || self.is_sealing() || self.waits_for_merge() || is_garbage() || waits_for_leaves()
     }
 
+    /// Whether room in the index comes of seals: there is enough that they left, or can be sealed, or is nobody's and about to be free. Where most of it is keys that stay young
+    /// (expiring, cached, long), or there is no room for leaves, it does not.
+    pub(super) fn seals_make_room(&self) -> bool {
+        if !self.options.seal || self.log.tier().is_read_only() {
+            return false;
+        }
+        let young = self.young_index_bytes();
+        if young < self.options.index_bytes_max / 4 * 3 {
+            return true;
+        }
+        let can_seal = || self.is_sealing() || self.has_room_to_seal() || self.waits_for_merge();
+        self.gc.left_by_seal(young).young_bytes < self.seals_from() && can_seal()
+    }
+
     /// Whether what a new key that was refused waits for is under way: a seal, or a merge without which there is none.
     pub(crate) fn is_making_room_in_index(&self) -> bool {
         self.is_sealing() || self.waits_for_merge() && self.may_gain_leaves()

@@ -83,7 +83,9 @@ impl Engine {
     pub(super) fn is_move_urgent(&self) -> bool {
         let landing = u64::from(self.landing_extents()) * self.log.extent_bytes();
         let of_tier = self.missing_landing() as f64 / landing as f64;
-        of_tier >= URGENT_FROM || self.index_pressure() >= URGENT_FROM || self.gc.is_index_refused()
+        of_tier >= URGENT_FROM
+            || self.index_pressure() >= URGENT_FROM
+            || self.gc.is_index_refused() && !self.seals_make_room()
     }
 
     /// Bytes of live records that the budget has room for in a second, if a move has to keep to it: the next one waits until they are paid.
@@ -125,10 +127,17 @@ impl Engine {
         self.moves_help() && self.room().available / 2 < self.landing_extents()
     }
 
+    /// How much of the index's last quarter is taken, from 0 to 1; nothing where seals make room in it. A move takes the oldest rows out, whose keys were sealed long ago, and
+    /// nothing is sealed until it is done: writers would stand still for a move that makes no room for them.
+    fn index_pressure(&self) -> f64 {
+        let pressure = self.pressure_in_index();
+        if pressure > 0.0 && self.seals_make_room() { 0.0 } else { pressure }
+    }
+
     /// How much of the index's last quarter is taken, from 0 to 1. What a move left counts as room: new keys go into leaves that became sparse. How many of them is guessed
     /// once it is nearly full, and known once it was: where none of its memory is left free, what it takes says nothing of how soon it will be again. Who asks while a quarter of it
     /// is free has that number forgotten.
-    fn index_pressure(&self) -> f64 {
+    fn pressure_in_index(&self) -> f64 {
         let (most, taken) = (self.options.index_bytes_max as f64, self.arena.bytes() as f64);
         let of_last_quarter =
             |taken: f64, from: f64, most: f64| ((taken - from) / (most - from).max(1.0)).clamp(0.0, 1.0);
@@ -166,7 +175,8 @@ impl Engine {
 
     /// Whether a new key was refused, or half of the last quarter of the index is gone.
     pub(super) fn is_index_nearly_full(&self) -> bool {
-        self.can_move() && (self.gc.is_index_refused() || self.index_pressure() >= 0.5)
+        let is_refused = || self.gc.is_index_refused() && !self.seals_make_room();
+        self.can_move() && (self.index_pressure() >= 0.5 || is_refused())
     }
 
     /// Whether all that may leave the log is in segments that are written to, if anything: they are sealed when the index is nearly full. `oldest` is the oldest snapshot, which keeps what

@@ -80,6 +80,7 @@ fn rows_move_out_of_what_is_written_to_where_the_index_is_full() {
         fast_tier_bytes_max: 32 << 20,
         index_bytes_max: 256 << 10,
         segment_bytes: 2 << 20,
+        seal: false,
         ..tight_options(false)
     };
     let db = Db::open_at(tiers, options, Clock::manual(1_000)).unwrap();

@@ -28,6 +28,44 @@ fn rows_are_not_copied_for_the_sake_of_keys_that_stay_young() {
     db.check_counts().unwrap();
 }
 
+/// A move has keys wait for it that a seal would make room for: it took out a GiB of the oldest rows, whose keys were sealed long ago, and writers stood still for twenty seconds.
+#[test]
+fn rows_move_for_the_index_where_seals_make_no_room_in_it() {
+    let fill = |options: Options, expires: bool| {
+        let sim = CrashSim::new(CrashModel::Pages, 64 << 20);
+        let tiers = (FastTier::simulated(&sim), CapacityTier::simulated(&sim));
+        let options = Options { capacity: Capacity::Beside, ..options };
+        let db = Db::open_at(tiers, options, Clock::manual(1_000)).unwrap();
+        let table = table_of(&db);
+        let expiry = if expires { Expiry::at_unix_ms(1_000_000_000) } else { Expiry::Never };
+        let put = |key: u64| table.put_expiring(&key, &row! { n: key }, expiry).is_ok();
+        let is_tight = || table.engine().arena.bytes() > INDEX_BYTES / 100 * 85;
+        let keys = (0..).take_while(|key| !is_tight() && put(*key)).count() as u64;
+        (db, table, keys)
+    };
+    let (db, table, keys) = fill(small_index(), false);
+    let engine = table.engine();
+    assert!(engine.is_index_tight() && engine.wants_seal());
+    assert!(!engine.wants_move() && !engine.is_index_short(), "a seal makes room");
+    // One is under way, of which nothing is known yet.
+    let sealing = engine.gc.sealing.lock();
+    assert!(!engine.wants_move() && !engine.awaits_index());
+    drop(sealing);
+    (0..3).for_each(|_| assert!(db.collect().is_ok()));
+    assert_eq!((engine.gc.moves(), engine.gc.keys_sealed().0), (0, keys));
+
+    let (db, table, _) = fill(small_index(), true);
+    let engine = table.engine();
+    (0..3).for_each(|_| assert!(db.collect().is_ok()));
+    assert!(engine.gc.moves() > 0, "keys that expire are not sealed: they leave by a move alone");
+
+    let (db, table, _) = fill(Options { seal: false, ..small_index() }, false);
+    let engine = table.engine();
+    assert!(engine.wants_move());
+    db.collect().unwrap();
+    assert!(engine.gc.moves() > 0);
+}
+
 #[test]
 fn what_tombstones_of_a_tight_index_hide_is_freed() {
     let (_sim, db, table) = tight_with_expiring_keys(80);
