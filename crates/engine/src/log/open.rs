@@ -126,11 +126,10 @@ impl Log {
         root: Root,
         grown: u32,
     ) -> Result<Log> {
-        let extent_bytes = root.extent_bytes;
-        if !is_extent(extent_bytes) || !(ROOT_BYTES_MIN..=EXTENT_BYTES_MAX).contains(&root.bytes()) {
+        let (extent_bytes, root_bytes) = (root.extent_bytes, root.bytes());
+        if !is_extent(extent_bytes) || !(ROOT_BYTES_MIN..=EXTENT_BYTES_MAX).contains(&root_bytes) {
             return Err(Error::corrupted(format!(
-                "the root says that a segment has {extent_bytes} bytes, and it itself {}",
-                root.bytes()
+                "the root says that a segment has {extent_bytes} bytes, and it itself {root_bytes}"
             )));
         }
         let limit = tier.bytes_max().min(options.fast_tier_bytes_max);
