@@ -66,6 +66,9 @@ pub struct DeviceOptions {
     /// For tests: which bits of hashes count. With few, keys share hashes. Part of what is on the flash: the same for all openings.
     #[doc(hidden)]
     pub hash_mask: u64,
+    /// For tests: the secret that hashes of keys begin with, of a device that is made. None, and it is drawn at random.
+    #[doc(hidden)]
+    pub hash_secret: Option<u128>,
 }
 
 impl Default for DeviceOptions {
@@ -77,6 +80,7 @@ impl Default for DeviceOptions {
             commands_a_step: 32,
             events: false,
             hash_mask: u64::MAX,
+            hash_secret: None,
         }
     }
 }
@@ -127,7 +131,7 @@ impl Device {
     /// # Errors
     /// [`KvError::Param`]: the geometry is out of bounds, or the medium is not empty. [`KvError::Medium`]: it has no room, among others.
     pub fn format(tier: FastTier, geometry: Geometry, options: DeviceOptions) -> Result<Device> {
-        let flash = Flash::format(tier, geometry)?;
+        let flash = Flash::format(tier, geometry, options.hash_secret)?;
         Device::recover(flash, options)
     }
 

@@ -7,6 +7,7 @@
 pub(crate) mod footer;
 pub(crate) mod geometry;
 pub(crate) mod record;
+pub(crate) mod secret;
 pub(crate) mod seed;
 pub(crate) mod superblock;
 
@@ -20,6 +21,7 @@ use crate::code::{KvError, Result};
 use footer::{FooterEntry, TRAILER_BYTES};
 use geometry::{Geometry, SECTOR_BYTES};
 use record::{END_BYTES, HEADER_BYTES, PREFIX_BYTES_MAX, RecordHeader, UNIT_BYTES};
+use secret::HashSecret;
 use seed::{BlockSeed, block_word, generation_of};
 use superblock::{SUPERBLOCK_BYTES, Superblock};
 
@@ -62,7 +64,7 @@ pub(crate) struct Flash {
 
 impl Flash {
     /// Makes a device on an empty medium.
-    pub(crate) fn format(tier: FastTier, geometry: Geometry) -> Result<Flash> {
+    pub(crate) fn format(tier: FastTier, geometry: Geometry, secret: Option<u128>) -> Result<Flash> {
         geometry.check()?;
         let mut tier = exclusive(tier)?;
         if !is_blank(&tier) {
@@ -81,6 +83,8 @@ impl Flash {
             device_id: tier.new_id(),
             boot_id: tier.boot_id(),
             geometry,
+            // Two draws: of each the half that the device's id does not say.
+            secret: HashSecret(secret.unwrap_or_else(|| tier.new_id() ^ tier.new_id().rotate_left(64))),
             clean: true,
             watermark: 0,
             open: [None, None],
@@ -253,15 +257,10 @@ impl Flash {
     }
 
     /// Writes the footer of a block, whose records are durable, and makes it durable.
-    pub(crate) fn write_footer(
-        &mut self,
-        block: u32,
-        entries: &[FooterEntry],
-        record_end: u32,
-    ) -> Result<()> {
+    pub(crate) fn write_footer(&mut self, block: u32, entries: &[FooterEntry]) -> Result<()> {
         let (offset, seed) = self.footer_place(block, entries.len());
         let (len, generation) = (footer::footer_bytes(entries.len()), self.generation(block));
-        self.tier.write(offset, len, |out| footer::encode(out, entries, record_end, generation, seed));
+        self.tier.write(offset, len, |out| footer::encode(out, entries, generation, seed));
         self.persist(offset, len as u64)
     }
 

@@ -103,7 +103,7 @@ impl Device {
         // PERSIST: all records of the block before the footer that lists them.
         self.sync_stream(stream)?;
         let Some(open) = self.blocks.take_open(stream) else { return Ok(()) };
-        self.flash.write_footer(open.block, &open.entries, open.end)?;
+        self.flash.write_footer(open.block, &open.entries)?;
         self.blocks.set_sealed(open.block, self.sequence);
         Ok(())
     }

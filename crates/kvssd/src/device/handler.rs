@@ -3,8 +3,6 @@
 //! Owns the meaning of commands on pairs, iterators and key spaces. Promises that a command that is refused has changed nothing, and that a key is compared in full with the record's at
 //! every look. Must not know how records get to flash.
 
-use twox_hash::XxHash3_64;
-
 use super::block::WriteStream;
 use super::bucket::{OpenIterator, WalkPosition};
 use super::event::Stage;
@@ -108,9 +106,9 @@ impl Device {
         Some((answer, Vec::new()))
     }
 
-    /// The hash of a key of a key space: XXH3-64 seeded with its number. On the flash, in footers.
+    /// The hash of a key of a key space, under the device's secret. On the flash, in footers.
     pub(super) fn hash(&self, space: SpaceId, key: &[u8]) -> u64 {
-        XxHash3_64::oneshot_with_seed(u64::from(space.number()), key) & self.options.hash_mask
+        self.flash.superblock().secret.hash(space, key) & self.options.hash_mask
     }
 
     /// The newest record of a key, if there is one: a tombstone, too.

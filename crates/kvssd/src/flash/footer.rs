@@ -3,11 +3,10 @@
 //! Owns the layout. Promises that a footer verifies only in the life of the block it was written in. Must not know what is made of its entries.
 //!
 //! ```text
-//!  block end - 32 - 28 n                      block end - 32
-//!  +-------------+--- ... ---+-------------+--------+--------+--------+--------+----------------+--------+--------+
-//!  |  entry 0    |           |  entry n-1  |  crc   | "KVFT" |   n    | record |   generation   |   0    |   0    |
-//!  |             |           |             |        |        |        |  end   |                |        |        |
-//!  +-------------+--- ... ---+-------------+--------+--------+--------+--------+----------------+--------+--------+
+//!  block end - 24 - 28 n                      block end - 24
+//!  +-------------+--- ... ---+-------------+--------+--------+--------+--------+----------------+
+//!  |  entry 0    |           |  entry n-1  |  crc   | "KVFT" |   n    |   0    |   generation   |
+//!  +-------------+--- ... ---+-------------+--------+--------+--------+--------+----------------+
 //!
 //!  entry:  0                8                16               24       28
 //!          +----------------+----------------+----------------+--------+
@@ -17,7 +16,7 @@
 //!  1 copied by gc
 //! ```
 //!
-//! * `crc` is the crc32c of all entries and of the trailer's bytes 4 to 32, seeded with the generation and the place of the trailer.
+//! * `crc` is the crc32c of all entries and of the trailer's bytes 4 to 24, seeded with the generation and the place of the trailer.
 //! * A footer is written when all records of its block are durable. What it does not list does not count, whole or not: it was cut off by a power cut.
 
 use hedgerow_device::crc32c;
@@ -30,7 +29,7 @@ use crate::command::SpaceId;
 /// Bytes of an entry.
 pub(crate) const ENTRY_BYTES: usize = 28;
 /// Bytes of the trailer, which ends where the block does.
-pub(crate) const TRAILER_BYTES: usize = 32;
+pub(crate) const TRAILER_BYTES: usize = 24;
 const MAGIC: &[u8; 4] = b"KVFT";
 
 /// What a footer says of a record.
@@ -85,22 +84,15 @@ pub(crate) fn footer_bytes(entries: usize) -> usize {
 }
 
 /// Writes a footer to `out`, which is [`footer_bytes`] long. `seed` is that of the trailer's place.
-pub(crate) fn encode(
-    out: &mut [u8],
-    entries: &[FooterEntry],
-    record_end: u32,
-    generation: u64,
-    seed: BlockSeed,
-) {
+pub(crate) fn encode(out: &mut [u8], entries: &[FooterEntry], generation: u64, seed: BlockSeed) {
     let (listed, trailer) = out.split_at_mut(entries.len() * ENTRY_BYTES);
     for (entry, bytes) in entries.iter().zip(listed.chunks_exact_mut(ENTRY_BYTES)) {
         entry.encode(bytes);
     }
     trailer[4..8].copy_from_slice(MAGIC);
     trailer[8..12].copy_from_slice(&(entries.len() as u32).to_le_bytes());
-    trailer[12..16].copy_from_slice(&record_end.to_le_bytes());
+    trailer[12..16].fill(0);
     trailer[16..24].copy_from_slice(&generation.to_le_bytes());
-    trailer[24..].fill(0);
     let crc = crc32c(seed.crc32c(listed), &trailer[4..]);
     trailer[..4].copy_from_slice(&crc.to_le_bytes());
 }
@@ -152,7 +144,7 @@ mod tests {
     fn a_footer_keeps_its_bytes_and_every_flipped_bit_is_found() {
         let seed = BlockSeed::new(5, 4096);
         let mut bytes = vec![0xEE; footer_bytes(2)];
-        encode(&mut bytes, &entries(), 96, 5, seed);
+        encode(&mut bytes, &entries(), 5, seed);
         assert_eq!(bytes[..56], GOLDEN_ENTRIES);
         assert_eq!(bytes[56..], GOLDEN_TRAILER);
         assert_eq!(entries_of(&bytes[56..], 5), Some(2));
@@ -171,8 +163,6 @@ mod tests {
         97, 255, 255, 255, 255, 255, 255, 255, 255, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 64, 64, 8, 0, 0,
         0, 0,
     ];
-    const GOLDEN_TRAILER: [u8; 32] = [
-        71, 247, 187, 110, 75, 86, 70, 84, 2, 0, 0, 0, 96, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-        0, 0,
-    ];
+    const GOLDEN_TRAILER: [u8; 24] =
+        [237, 155, 239, 153, 75, 86, 70, 84, 2, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0];
 }

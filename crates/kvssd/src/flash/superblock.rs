@@ -11,14 +11,15 @@
 //!  +--------+--------+----------------+----------------+----------------+----------------+--------+--------+--------+-------+
 //!  72               80               88       92      96               104      108      112             128
 //!  +----------------+----------------+--------+--------+----------------+--------+--------+---------------+
-//!  |   watermark    |   commands' open block           |   gc's open block                |     zeros     |
-//!  |                |   generation   | block  |  end   |   generation   | block  |  end   |               |
+//!  |   watermark    |   commands' open block           |   gc's open block                |               |
+//!  |                |   generation   | block  |  end   |   generation   | block  |  end   |  hash secret  |
 //!  +----------------+----------------+--------+--------+----------------+--------+--------+---------------+
 //! ```
 //!
 //! * `crc` is the crc32c of bytes 4 to 128. `generation` counts the writes; an even one is written to copy A at 0, an odd one to copy B at 4096.
 //! * `watermark`: every sequence up to here is durable, or was replaced by what is. What opening finds above it is cut at the first gap.
 //! * Of each open block: its generation, its number, and how many of its bytes were durable. Number `0xFFFF_FFFF` is none.
+//! * `hash secret`: what hashes of keys begin with (see `secret.rs`). Version 1 had none, and hashes that anybody could foretell.
 //! * `flags`: 1, the device was closed in order. `boot id` is that of the machine when this was written: another one tells a power cut from a
 //!   killed process.
 
@@ -26,13 +27,14 @@ use hedgerow_device::crc32c;
 use hedgerow_row::le_bytes::{u32_at, u64_at, u128_at};
 
 use super::geometry::Geometry;
+use super::secret::HashSecret;
 use crate::code::{KvError, Result};
 
 /// Bytes of a copy.
 pub(crate) const SUPERBLOCK_BYTES: usize = 128;
 const MAGIC: &[u8; 8] = b"HGKVSSD1";
-/// The newest version that this build knows.
-const VERSION: u32 = 1;
+/// The only version that this build knows.
+const VERSION: u32 = 2;
 const FLAG_CLEAN: u32 = 1;
 const NO_BLOCK: u32 = u32::MAX;
 
@@ -52,6 +54,7 @@ pub(crate) struct Superblock {
     pub(crate) device_id: u128,
     pub(crate) boot_id: u128,
     pub(crate) geometry: Geometry,
+    pub(crate) secret: HashSecret,
     pub(crate) clean: bool,
     pub(crate) watermark: u64,
     /// Of commands, and of gc.
@@ -78,6 +81,7 @@ impl Superblock {
             out[8..12].copy_from_slice(&mark.block.to_le_bytes());
             out[12..].copy_from_slice(&mark.end.to_le_bytes());
         }
+        out[112..].copy_from_slice(&self.secret.0.to_le_bytes());
         let crc = crc32c(0, &out[4..]);
         out[..4].copy_from_slice(&crc.to_le_bytes());
         out
@@ -117,6 +121,7 @@ impl Superblock {
             device_id: u128_at(bytes, 24),
             boot_id: u128_at(bytes, 40),
             geometry,
+            secret: HashSecret(u128_at(bytes, 112)),
             clean: u32_at(bytes, 68) & FLAG_CLEAN != 0,
             watermark: u64_at(bytes, 72),
             open: [mark(80), mark(96)],
@@ -134,6 +139,7 @@ mod tests {
             device_id: 0x1122,
             boot_id: 0x3344,
             geometry: Geometry { page_bytes: 4096, block_bytes: 65536, blocks: 16 },
+            secret: HashSecret(0x0F0E_0D0C_0B0A_0908_0706_0504_0302_0100),
             clean: true,
             watermark: 77,
             open: [Some(OpenMark { generation: 3, block: 5, end: 4096 }), None],
@@ -153,19 +159,25 @@ mod tests {
     }
 
     const GOLDEN: [u8; SUPERBLOCK_BYTES] = [
-        207, 151, 231, 20, 1, 0, 0, 0, 72, 71, 75, 86, 83, 83, 68, 49, 9, 0, 0, 0, 0, 0, 0, 0, 34, 17, 0, 0,
+        143, 58, 103, 19, 2, 0, 0, 0, 72, 71, 75, 86, 83, 83, 68, 49, 9, 0, 0, 0, 0, 0, 0, 0, 34, 17, 0, 0,
         0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 68, 51, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0, 0,
         0, 1, 0, 16, 0, 0, 0, 1, 0, 0, 0, 77, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 16,
-        0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 255, 255, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-        0, 0, 0,
+        0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 255, 255, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11,
+        12, 13, 14, 15,
     ];
 
     #[test]
-    fn what_a_newer_build_made_is_refused_by_its_version() {
-        let mut bytes = superblock().encode();
-        bytes[4] = 2;
-        let crc = crc32c(0, &bytes[4..]);
-        bytes[..4].copy_from_slice(&crc.to_le_bytes());
-        assert!(matches!(Superblock::decode(&bytes), Err(KvError::Version { found: 2, known: 1 })));
+    fn what_another_build_made_is_refused_by_its_version() {
+        for version in [1, 3] {
+            let mut bytes = superblock().encode();
+            bytes[4] = version;
+            let crc = crc32c(0, &bytes[4..]);
+            bytes[..4].copy_from_slice(&crc.to_le_bytes());
+            let refused = Superblock::decode(&bytes);
+            assert!(
+                matches!(refused, Err(KvError::Version { found, known: 2 }) if found == u32::from(version)),
+                "{refused:?}"
+            );
+        }
     }
 }

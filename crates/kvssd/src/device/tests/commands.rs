@@ -279,3 +279,29 @@ fn steps_say_what_they_did_in_its_order() {
     assert!(out.events.iter().all(|event| (event.tag, event.at_ns) == (42, 1234)));
     assert_eq!(out.events[0].bytes, 103);
 }
+
+/// Keys that share a hash on one device, as somebody may have found out, have hashes of their own on another; and an opening keeps the secret.
+#[test]
+fn hashes_are_a_secret_of_the_device() {
+    let made = |hash_secret, hash_mask| {
+        let options = DeviceOptions { hash_secret, hash_mask, ..DeviceOptions::default() };
+        (simulated(SMALL, &options), options)
+    };
+    let ((_, known), _) = made(Some(5), 0xFF);
+    let space = SpaceId(1);
+    let hash_of = |device: &Device, n: u64| device.hash(space, &n.to_le_bytes());
+    let shared: Vec<u64> = (0..20_000).filter(|&n| hash_of(&known, n) == 7).take(50).collect();
+    assert_eq!(shared.len(), 50);
+    for secret in [Some(6), None] {
+        let ((sim, other), options) = made(secret, 0xFF);
+        let hashes: std::collections::BTreeSet<u64> = shared.iter().map(|&n| hash_of(&other, n)).collect();
+        assert!(hashes.len() > 30, "{} hashes of 50 keys", hashes.len());
+        let all: Vec<u64> = shared.iter().map(|&n| hash_of(&other, n)).collect();
+        other.close().unwrap();
+        let opened = Device::open(FastTier::simulated(&sim), options).unwrap();
+        assert!(shared.iter().map(|&n| hash_of(&opened, n)).eq(all));
+    }
+    // In production no two devices have the same.
+    let (a, b) = (in_memory(SMALL, DeviceOptions::default()), in_memory(SMALL, DeviceOptions::default()));
+    assert_ne!(hash_of(&a, 1), hash_of(&b, 1));
+}
