@@ -9,6 +9,7 @@
 mod append;
 mod block;
 mod bucket;
+mod damage;
 mod event;
 mod gc;
 mod global;
@@ -31,6 +32,7 @@ use crate::flash::geometry::Geometry;
 use crate::flash::{Flash, FlashCounters};
 use block::{Blocks, WriteStream};
 use bucket::{Buckets, Iterators};
+pub use damage::{LostRange, OpenReport};
 pub use event::{Completion, Event, Out, Stage};
 use gc::Gc;
 pub use gc::{GcCounters, GcPolicy};
@@ -123,6 +125,7 @@ pub struct Device {
     /// Of the command that is carried out.
     tag: u64,
     now_ns: u64,
+    report: OpenReport,
 }
 
 impl Device {
@@ -138,7 +141,8 @@ impl Device {
     /// Opens the device on a medium, after whatever end it had.
     ///
     /// # Errors
-    /// [`KvError::NoDevice`], [`KvError::Version`], [`KvError::Truncated`]; [`KvError::Damaged`] where what must be there is not; [`KvError::Medium`].
+    /// [`KvError::NoDevice`], [`KvError::Version`], [`KvError::Truncated`]; [`KvError::Damaged`] where both copies are damaged of a superblock or a block's word; [`KvError::Medium`].
+    /// What else is damaged refuses nothing: see [`Device::open_report`].
     pub fn open(tier: FastTier, options: DeviceOptions) -> Result<Device> {
         let flash = Flash::open(tier)?;
         Device::recover(flash, options)
@@ -242,6 +246,11 @@ impl Device {
             self.sync_stream(stream)?;
         }
         self.write_superblock(true)
+    }
+
+    /// What opening found damaged.
+    pub fn open_report(&self) -> &OpenReport {
+        &self.report
     }
 
     /// Pages, blocks and limits.

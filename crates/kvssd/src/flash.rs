@@ -41,8 +41,10 @@ pub struct FlashCounters {
 /// What stands at a place of a block that is walked.
 #[derive(Debug)]
 pub(crate) enum Walked<'a> {
-    /// A whole record.
+    /// A whole record: its header and its key.
     Record(RecordHeader, &'a [u8]),
+    /// A header and a key that verify, before a value that does not.
+    ValueDamaged(RecordHeader, &'a [u8]),
     /// The zeros after the last one.
     End,
     /// Neither.
@@ -199,7 +201,7 @@ impl Flash {
         let record = self.read(offset, header.record_bytes())?;
         Ok(match header.value(record, seed) {
             Some(_) => Walked::Record(header, key),
-            None => Walked::Torn,
+            None => Walked::ValueDamaged(header, key),
         })
     }
 
@@ -211,12 +213,13 @@ impl Flash {
     /// Of so many generations before this one.
     fn prefix_in(&self, place: u64, before: u64) -> Result<(RecordHeader, &[u8])> {
         let offset = place * UNIT_BYTES as u64;
-        let damaged = KvError::Damaged { offset, what: "the header of a record" };
-        let block = self.geometry.block_of(place).ok_or(damaged.clone())?;
+        let damaged = || KvError::Damaged { offset, what: "the header of a record" };
+        let block = self.geometry.block_of(place).ok_or_else(damaged)?;
         let block_end = self.geometry.block_offset(block) + u64::from(self.geometry.block_bytes);
         let len = (block_end - offset).min(PREFIX_BYTES_MAX as u64) as usize;
         let seed = BlockSeed::new(self.generation(block).wrapping_sub(before), offset);
-        RecordHeader::decode(self.read(offset, len)?, seed).ok_or(damaged)
+        let decoded = RecordHeader::decode(self.read(offset, len)?, seed);
+        decoded.filter(|(header, _)| offset + header.record_bytes() as u64 <= block_end).ok_or_else(damaged)
     }
 
     /// What [`Flash::prefix`] gave until the block was erased, as long as nothing was written over it.
@@ -227,10 +230,10 @@ impl Flash {
     /// The value of the record at a place, with this header.
     pub(crate) fn value(&self, place: u64, header: &RecordHeader) -> Result<&[u8]> {
         let offset = place * UNIT_BYTES as u64;
-        let damaged = KvError::Damaged { offset, what: "the value of a record" };
-        let block = self.geometry.block_of(place).ok_or(damaged.clone())?;
+        let damaged = || KvError::Damaged { offset, what: "the value of a record" };
+        let block = self.geometry.block_of(place).ok_or_else(damaged)?;
         let record = self.read(offset, header.record_bytes())?;
-        header.value(record, self.seed(block, offset)).ok_or(damaged)
+        header.value(record, self.seed(block, offset)).ok_or_else(damaged)
     }
 
     /// Writes a record at a place in an open block, and the zeros that end the block for now. It is whole once this returns, and durable with the next sync.
@@ -273,9 +276,12 @@ impl Flash {
             return Ok(None);
         }
         let (offset, _) = self.footer_place(block, entries);
-        let block_units = self.geometry.block_bytes / UNIT_BYTES as u32;
         let listed = footer::decode(self.read(offset, footer::footer_bytes(entries))?, seed);
-        Ok(listed.filter(|listed| listed.iter().all(|entry| entry.unit < block_units)))
+        let records_end = offset - self.geometry.block_offset(block);
+        let fits = |entry: &FooterEntry| {
+            u64::from(entry.unit) * UNIT_BYTES as u64 + entry.header.record_bytes() as u64 <= records_end
+        };
+        Ok(listed.filter(|listed| listed.iter().all(fits)))
     }
 
     /// Writes zeros to a block behind its records, durably: what a power cut left there is never found again.
@@ -289,6 +295,13 @@ impl Flash {
     /// Stores over itself what a killed process left of a block, so that the next sync makes it durable.
     pub(crate) fn rewrite_block(&mut self, block: u32, end: u32) {
         self.tier.rewrite(self.geometry.block_offset(block), u64::from(end) + END_BYTES as u64);
+    }
+
+    /// Stores both superblocks over themselves and makes them durable. What a killed process stored is in the page cache only: without this the next one would be written over the
+    /// one copy that is durable, and a power cut could tear both.
+    pub(crate) fn restore_superblocks(&mut self) -> Result<()> {
+        self.tier.rewrite(0, 2 * SECTOR_BYTES);
+        self.persist(0, 2 * SECTOR_BYTES)
     }
 
     /// Makes durable what was stored to a range of the tier.
@@ -334,7 +347,7 @@ impl Flash {
         let superblock = Superblock { generation, boot_id: self.tier.boot_id(), ..superblock };
         let offset = generation % 2 * SECTOR_BYTES;
         self.tier.write(offset, SUPERBLOCK_BYTES, |out| out.copy_from_slice(&superblock.encode()));
-        // PERSIST: the other copy is durable since it was written; only then may this one be torn.
+        // PERSIST: the other copy is durable since it was written, or since this device was opened (`restore_superblocks`); only then may this one be torn.
         self.persist(offset, SUPERBLOCK_BYTES as u64)?;
         self.superblock = superblock;
         Ok(())
@@ -350,6 +363,9 @@ fn exclusive(tier: FastTier) -> Result<ExclusiveTier> {
     Ok(ExclusiveTier::new(tier)?)
 }
 
+/// Bytes of a medium that are looked at for the words of blocks.
+const WORDS_LOOKED_AT: u64 = 1 << 20;
+
 /// Whether there is nothing on the medium, or a device whose making was cut off: its first superblock, copy B, is not whole, and there was no other.
 fn is_blank(tier: &ExclusiveTier) -> bool {
     let len = tier.bytes().min(2 * SECTOR_BYTES) as usize;
@@ -357,7 +373,12 @@ fn is_blank(tier: &ExclusiveTier) -> bool {
     let (first, second) = head.split_at(len.min(SECTOR_BYTES as usize));
     let (copy, rest) = second.split_at(second.len().min(SUPERBLOCK_BYTES));
     let is_zero = |bytes: &[u8]| bytes.iter().all(|&byte| byte == 0);
-    is_zero(first) && is_zero(rest) && (is_zero(copy) || matches!(Superblock::decode(copy), Ok(None)))
+    // Where the words of blocks are, none has been in use: a device that has lost both of its superblocks is not blank.
+    let words = tier.bytes().clamp(len as u64, WORDS_LOOKED_AT) - len as u64;
+    let words = tier.try_read(len as u64, words as usize).unwrap_or_default();
+    let is_unused = words.chunks_exact(8).all(|word| is_zero(&word[..6]));
+    let is_torn = is_zero(copy) || matches!(Superblock::decode(copy), Ok(None));
+    is_zero(first) && is_zero(rest) && is_torn && is_unused
 }
 
 /// The newer of the two superblocks that are whole.

@@ -36,8 +36,8 @@ pub use command::{
     batch_entries, group_of,
 };
 pub use device::{
-    AckMode, Completion, Device, DeviceOptions, Event, GcCounters, GcPolicy, IndexCounters, Out, Refused,
-    Stage,
+    AckMode, Completion, Device, DeviceOptions, Event, GcCounters, GcPolicy, IndexCounters, LostRange,
+    OpenReport, Out, Refused, Stage,
 };
 pub use flash::FlashCounters;
 pub use flash::geometry::Geometry;

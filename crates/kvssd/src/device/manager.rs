@@ -67,6 +67,11 @@ impl Index {
         found
     }
 
+    #[cfg(test)]
+    pub(super) fn find_all(&mut self, hash: u64) -> Vec<IndexEntry> {
+        self.find(hash)
+    }
+
     /// The entry with this hash and place.
     pub(super) fn entry_at(&mut self, hash: u64, place: u64) -> Option<IndexEntry> {
         self.find(hash).into_iter().find(|entry| entry.place == place)

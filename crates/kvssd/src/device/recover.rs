@@ -1,27 +1,28 @@
 //! Opening: everything in memory is made anew from the flash.
 //!
-//! Owns what of the flash counts after a crash. Promises that this is a prefix of what was written, with all that was durable; that after a killed process, or a close in order, it is all, and
-//! anything less is damage, with its place; and that what a power cut left beyond the prefix is gone for good before the first command. Must not know commands.
+//! Owns what of the flash counts after a crash. Promises that this is a prefix of what was written, with all that was durable; that after a killed process, or a close in order, it is all; that what is
+//! missing beyond that is damage, of which the rest is kept and which is told ([`OpenReport`]); and that what a power cut left beyond the prefix is gone for good before the first command. Must not know commands.
 //!
 //! 1. **Blocks** in use have a footer, or are one of the two open ones that the superblock names. An open one is walked to the first record that does not verify, and of commands'
-//!    records to the first gap in their sequences. Below what the superblock calls durable there is none, or the block is damaged.
+//!    records to the first gap in their sequences. Below what the superblock calls durable there is none, or the block is damaged: it is walked on behind the damage, and sealed. So is a block without a footer.
 //! 2. **Killed, or a power cut?** By the boot id (decision 0005). Killed: records are stored again and made durable. A power cut: what follows in the block is cleared.
 //! 3. **Keys**: of each key's records the newest counts; the others are its older ones. Buckets and key spaces follow.
 //! 4. **Words and superblock** are written, and commands may come.
 
 use super::block::{Blocks, OpenBlock, WriteStream};
 use super::bucket::{Buckets, Iterators};
+use super::damage::{BlockWalk, OpenReport, WalkRules};
 use super::gc::Gc;
 use super::manager::Index;
 use super::page::{IndexEntry, OLDER_SATURATED};
 use super::space::{self, Spaces};
 use super::{Device, DeviceOptions};
 use crate::code::{KvError, Result};
-use crate::command::{SpaceId, group_of};
-use crate::flash::footer::{ENTRY_BYTES, FooterEntry};
+use crate::command::SpaceId;
+use crate::flash::Flash;
+use crate::flash::footer::FooterEntry;
 use crate::flash::record::{END_BYTES, RecordHeader, RecordKind, UNIT_BYTES};
 use crate::flash::superblock::OpenMark;
-use crate::flash::{Flash, Walked};
 
 /// A record that counts, and where it is.
 #[derive(Debug, Clone, Copy)]
@@ -54,10 +55,19 @@ impl Device {
             events: Vec::new(),
             tag: 0,
             now_ns: 0,
+            report: OpenReport::default(),
         };
+        if device.flash.is_same_boot() {
+            device.flash.restore_superblocks()?;
+        }
         let records = device.find_records()?;
         device.sequence = records.iter().map(|known| known.entry.header.sequence).fold(sequence, u64::max);
+        if device.report.may_undo_changes() && device.blocks.open(WriteStream::Hot).is_none() {
+            // The last numbers may have been those of lost records: they are not given again. In an open block that goes on there is no gap.
+            device.sequence += device.flash.geometry().bytes() / UNIT_BYTES as u64;
+        }
         device.take_records(records)?;
+        device.report.spaces_unnamed = device.spaces.add_unnamed();
         device.durable_sequence = device.sequence;
         device.flash.restore_words()?;
         // PERSIST: open blocks were made durable, or cleared, by `find_records`; the superblock, with this boot's id, comes last.
@@ -73,24 +83,19 @@ impl Device {
                 self.blocks.set_free(block, self.flash.generation(block));
                 continue;
             }
-            let stream = self.open_stream(block);
-            let entries = match (self.flash.read_footer(block)?, stream) {
+            let entries = match (self.flash.read_footer(block)?, self.open_stream(block)) {
                 (Some(entries), open) => {
                     if open.is_some() {
                         // PERSIST: the process was killed before its footer was synced, or the superblock that calls it sealed.
-                        let (offset, len) =
-                            (self.flash.geometry().block_offset(block), self.flash.geometry().block_bytes);
-                        self.flash.rewrite_block(block, len - END_BYTES as u32);
-                        self.flash.persist(offset, u64::from(len))?;
+                        self.restore_block(block, self.flash.geometry().block_bytes - END_BYTES as u32)?;
                     }
-                    let newest = entries.iter().map(|entry| entry.header.sequence).max();
-                    self.blocks.set_sealed(block, newest.unwrap_or(0));
+                    self.set_sealed(block, &entries);
                     entries
                 }
                 (None, Some((stream, mark))) => self.take_open_block(stream, mark)?,
                 (None, None) => {
-                    let offset = self.flash.geometry().block_offset(block);
-                    return Err(KvError::Damaged { offset, what: "the footer of a block" });
+                    let walk = self.walk_block(block, WalkRules::of_sealed())?;
+                    self.rebuild_footer(block, walk)?
                 }
             };
             let first = self.flash.geometry().block_offset(block) / UNIT_BYTES as u64;
@@ -99,6 +104,17 @@ impl Device {
             records.extend(known);
         }
         Ok(records)
+    }
+
+    fn set_sealed(&mut self, block: u32, entries: &[FooterEntry]) {
+        let newest = entries.iter().map(|entry| entry.header.sequence).max();
+        self.blocks.set_sealed(block, newest.unwrap_or(0));
+    }
+
+    /// What is there of a block up to `end` is durable then.
+    fn restore_block(&mut self, block: u32, end: u32) -> Result<()> {
+        self.flash.rewrite_block(block, end);
+        self.flash.persist(self.flash.geometry().block_offset(block), u64::from(end) + END_BYTES as u64)
     }
 
     /// Which stream the superblock calls this block open for.
@@ -110,19 +126,23 @@ impl Device {
         })
     }
 
-    /// Walks an open block, and goes on with it.
+    /// Walks an open block, and goes on with it; one that is damaged is sealed, with what was found.
     fn take_open_block(&mut self, stream: WriteStream, mark: OpenMark) -> Result<Vec<FooterEntry>> {
         let is_exact = self.flash.superblock().clean || self.flash.is_same_boot();
         let block = mark.block;
-        let (entries, end) = self.walk_open_block(stream, mark, is_exact)?;
+        let walk = self.walk_block(block, WalkRules::of_open(stream, mark, is_exact))?;
+        if !is_exact {
+            // PERSIST: what is cut off is gone before anything is written behind what is left: a later walk must not come to it.
+            self.flash.clear_rest(block, walk.end.max(mark.end))?;
+        }
+        if !walk.lost.is_empty() {
+            return self.rebuild_footer(block, walk);
+        }
+        let BlockWalk { entries, end, .. } = walk;
+        self.report.values_damaged += walk.values_damaged;
         if is_exact {
             // PERSIST: what a killed process left is durable only when it was stored again.
-            self.flash.rewrite_block(block, end);
-            let offset = self.flash.geometry().block_offset(block);
-            self.flash.persist(offset, u64::from(end) + END_BYTES as u64)?;
-        } else {
-            // PERSIST: what is cut off is gone before anything is written behind what is left: a later walk must not come to it.
-            self.flash.clear_rest(block, end)?;
+            self.restore_block(block, end)?;
         }
         let open =
             OpenBlock { block, generation: mark.generation, end, durable: end, entries: entries.clone() };
@@ -130,56 +150,17 @@ impl Device {
         Ok(entries)
     }
 
-    fn walk_open_block(
-        &self,
-        stream: WriteStream,
-        mark: OpenMark,
-        is_exact: bool,
-    ) -> Result<(Vec<FooterEntry>, u32)> {
-        let (mut entries, mut end) = (Vec::<FooterEntry>::new(), 0u32);
-        let watermark = self.flash.superblock().watermark;
-        let is_whole = loop {
-            let (header, key) = match self.flash.walk(mark.block, end)? {
-                Walked::Record(header, key) => (header, key),
-                Walked::End => break true,
-                Walked::Torn => break false,
-            };
-            let follows = match (stream, entries.last()) {
-                (WriteStream::Cold, _) => header.relocated,
-                (WriteStream::Hot, None) => header.sequence <= watermark + 1,
-                (WriteStream::Hot, Some(last)) => header.sequence == last.header.sequence + 1,
-            };
-            let entry = self.known_entry(end, header, key);
-            let open = OpenBlock {
-                block: mark.block,
-                generation: mark.generation,
-                end,
-                durable: end,
-                entries: Vec::new(),
-            };
-            // A record that left no room for the footer was not written here.
-            if !follows
-                || !open.has_room(&self.flash.geometry(), header.record_bytes() + entries.len() * ENTRY_BYTES)
-            {
-                break false;
-            }
-            entries.push(entry);
-            end += header.record_bytes() as u32;
-        };
-        if end < mark.end || (is_exact && !is_whole) {
-            let offset = self.flash.geometry().block_offset(mark.block) + u64::from(end);
-            return Err(KvError::Damaged { offset, what: "a record of an open block" });
-        }
-        Ok((entries, end))
-    }
-
-    fn known_entry(&self, end: u32, header: RecordHeader, key: &[u8]) -> FooterEntry {
-        FooterEntry {
-            hash: self.hash(header.space, key),
-            group: group_of(key),
-            unit: end / UNIT_BYTES as u32,
-            header,
-        }
+    /// Gives a block a footer that lists what was found of its records, and tells of it.
+    fn rebuild_footer(&mut self, block: u32, walk: BlockWalk) -> Result<Vec<FooterEntry>> {
+        let BlockWalk { entries, lost, values_damaged, .. } = walk;
+        // PERSIST: the records before the footer that lists them.
+        self.restore_block(block, self.flash.geometry().block_bytes - END_BYTES as u32)?;
+        self.flash.write_footer(block, &entries)?;
+        self.set_sealed(block, &entries);
+        self.report.footers_rebuilt += 1;
+        self.report.values_damaged += values_damaged;
+        self.report.lost.extend(lost);
+        Ok(entries)
     }
 
     /// Builds index, buckets and counts.
@@ -253,13 +234,22 @@ impl Device {
         self.spaces.count(header.space, u64::from(header.key_bytes) + u64::from(header.value_bytes));
         self.buckets.insert(header.space, entry.group, entry.hash);
         if header.space == SpaceId::DIRECTORY {
-            let name = self.flash.prefix(*place)?.1.to_vec();
-            let offset = *place * UNIT_BYTES as u64;
-            let value = self.flash.value(*place, header)?;
-            let damaged = KvError::Damaged { offset, what: "the directory of key spaces" };
-            let (id, bytes_max) = space::decode(value).ok_or(damaged)?;
-            self.spaces.add(id, name, bytes_max);
+            match self.directory_pair(*place, header) {
+                Ok((id, name, bytes_max)) => self.spaces.add(id, name, bytes_max),
+                // Its pairs tell that there is one.
+                Err(KvError::Damaged { .. } | KvError::ReadFault { .. }) => {}
+                Err(error) => return Err(error),
+            }
         }
         Ok(())
+    }
+
+    /// What a pair of the directory says of a key space: number, name and limit.
+    fn directory_pair(&self, place: u64, header: &RecordHeader) -> Result<(SpaceId, Vec<u8>, u64)> {
+        let name = self.flash.prefix(place)?.1.to_vec();
+        let offset = place * UNIT_BYTES as u64;
+        let damaged = KvError::Damaged { offset, what: "the directory of key spaces" };
+        let (id, bytes_max) = space::decode(self.flash.value(place, header)?).ok_or(damaged)?;
+        Ok((id, name, bytes_max))
     }
 }

@@ -51,6 +51,16 @@ impl Spaces {
         self.spaces[Spaces::index(id)] = Some(SpaceInfo { id, name, bytes_max, bytes: 0, pairs: 0 });
     }
 
+    /// Adds those that have pairs and no name, which cannot be read. Their numbers.
+    pub(super) fn add_unnamed(&mut self) -> Vec<SpaceId> {
+        let is_unnamed = |&n: &usize| self.spaces[n].is_none() && self.pairs[n].0 > 0;
+        let unnamed: Vec<SpaceId> = (1..=SPACES_MAX).filter(is_unnamed).map(|n| SpaceId(n as u8)).collect();
+        for &id in &unnamed {
+            self.add(id, Vec::new(), 0);
+        }
+        unnamed
+    }
+
     pub(super) fn remove(&mut self, id: SpaceId) {
         self.spaces[Spaces::index(id)] = None;
     }

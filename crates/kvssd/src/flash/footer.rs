@@ -74,7 +74,8 @@ impl FooterEntry {
             relocated: packed >> 60 & 1 != 0,
         };
         let unit = packed as u32 & ((1 << 24) - 1);
-        Some(FooterEntry { hash: u64_at(bytes, 0), group: u32_at(bytes, 24), unit, header })
+        let entry = FooterEntry { hash: u64_at(bytes, 0), group: u32_at(bytes, 24), unit, header };
+        header.is_possible().then_some(entry)
     }
 }
 

@@ -26,7 +26,7 @@ use hedgerow_device::crc32c;
 use hedgerow_row::le_bytes::{u32_at, u64_at};
 
 use super::seed::BlockSeed;
-use crate::command::{KEY_BYTES_MAX, SPACES_MAX, SpaceId};
+use crate::command::{KEY_BYTES_MAX, SPACES_MAX, SpaceId, VALUE_BYTES_MAX};
 
 /// Records are filled up to, and lie at, multiples of this.
 pub(crate) const UNIT_BYTES: usize = 32;
@@ -37,6 +37,8 @@ pub(crate) const PREFIX_BYTES_MAX: usize = HEADER_BYTES + KEY_BYTES_MAX;
 /// Bytes of the mark after the last record.
 pub(crate) const END_BYTES: usize = 8;
 
+/// Sequences are below this: so far none comes, at any speed.
+pub(crate) const SEQUENCE_MAX: u64 = 1 << 62;
 const FLAG_RELOCATED: u8 = 1;
 
 /// What a record says.
@@ -100,13 +102,19 @@ impl RecordHeader {
         u64::from(header_crc) | u64::from(value_crc) << 32
     }
 
+    /// Whether a device writes such a record. What verifies is refused all the same where it is not: a file may have been made by somebody else.
+    pub(crate) fn is_possible(&self) -> bool {
+        let max = if self.kind == RecordKind::Pair { VALUE_BYTES_MAX } else { 0 };
+        self.key_bytes > 0 && self.value_bytes as usize <= max && self.sequence < SEQUENCE_MAX
+    }
+
     /// The header that `bytes` begin with, and the key, if they verify.
     pub(crate) fn decode(bytes: &[u8], seed: BlockSeed) -> Option<(RecordHeader, &[u8])> {
         let fixed = bytes.get(..HEADER_BYTES)?;
         let key_bytes = fixed[20];
         let prefix = bytes.get(..HEADER_BYTES + usize::from(key_bytes))?;
         let crc = header_crc(seed, u32_at(fixed, 4), &prefix[8..]);
-        let known = usize::from(fixed[22]) <= SPACES_MAX && fixed[23] <= FLAG_RELOCATED && key_bytes > 0;
+        let known = usize::from(fixed[22]) <= SPACES_MAX && fixed[23] <= FLAG_RELOCATED;
         if crc != u32_at(fixed, 0) || !known {
             return None;
         }
@@ -118,7 +126,7 @@ impl RecordHeader {
             space: SpaceId(fixed[22]),
             relocated: fixed[23] & FLAG_RELOCATED != 0,
         };
-        Some((header, &prefix[HEADER_BYTES..]))
+        header.is_possible().then_some((header, &prefix[HEADER_BYTES..]))
     }
 
     /// The value of a record whose header verified; none if it does not verify itself.

@@ -36,6 +36,8 @@ impl BlockSeed {
 }
 
 const GENERATION_BITS: u32 = 48;
+/// No block is erased half as often as this.
+const GENERATION_MAX: u64 = 1 << (GENERATION_BITS - 1);
 
 /// The word of a block.
 pub(crate) fn block_word(block: u32, generation: u64) -> u64 {
@@ -46,7 +48,7 @@ pub(crate) fn block_word(block: u32, generation: u64) -> u64 {
 /// The generation that a word says, if it is one of this block.
 pub(crate) fn generation_of(block: u32, word: u64) -> Option<u64> {
     let generation = word & ((1 << GENERATION_BITS) - 1);
-    (block_word(block, generation) == word).then_some(generation)
+    (block_word(block, generation) == word && generation < GENERATION_MAX).then_some(generation)
 }
 
 fn check(block: u32, generation: u64) -> u16 {

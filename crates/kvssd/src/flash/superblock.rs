@@ -27,6 +27,7 @@ use hedgerow_device::crc32c;
 use hedgerow_row::le_bytes::{u32_at, u64_at, u128_at};
 
 use super::geometry::Geometry;
+use super::record::SEQUENCE_MAX;
 use super::secret::HashSecret;
 use crate::code::{KvError, Result};
 
@@ -108,6 +109,9 @@ impl Superblock {
             blocks: u32_at(bytes, 64),
         };
         geometry.check().map_err(|_| KvError::Damaged { offset: 0, what: "the geometry of a device" })?;
+        if u64_at(bytes, 16) >= SEQUENCE_MAX || u64_at(bytes, 72) >= SEQUENCE_MAX {
+            return Err(KvError::Damaged { offset: 0, what: "the numbers of a superblock" });
+        }
         let mark = |at: usize| {
             let mark = OpenMark {
                 generation: u64_at(bytes, at),
@@ -165,6 +169,17 @@ mod tests {
         0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 255, 255, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11,
         12, 13, 14, 15,
     ];
+
+    /// Numbers that no device comes to would overflow.
+    #[test]
+    fn impossible_numbers_are_damage() {
+        for spoiled in [
+            Superblock { watermark: u64::MAX, ..superblock() },
+            Superblock { generation: 1 << 62, ..superblock() },
+        ] {
+            assert!(matches!(Superblock::decode(&spoiled.encode()), Err(KvError::Damaged { .. })));
+        }
+    }
 
     #[test]
     fn what_another_build_made_is_refused_by_its_version() {
