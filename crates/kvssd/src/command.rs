@@ -302,8 +302,11 @@ pub struct SpaceInfo {
 pub struct DeviceInfo {
     /// Bytes that pairs may take, with what the device adds to each.
     pub capacity_bytes: u64,
-    /// Bytes that they take: records filled up to 32 bytes, their entries in footers, and deletions that still have something to hide.
+    /// Bytes that they take: records filled up to 32 bytes, their entries in footers, and of deletions that still have something to hide what is more than the room that is kept for
+    /// them beside the capacity.
     pub used_bytes: u64,
+    /// Bytes of all deletions that still have something to hide.
+    pub tombstone_bytes: u64,
     /// Bytes of keys and values alone.
     pub logical_bytes: u64,
     /// Pairs.

@@ -115,8 +115,8 @@ pub struct Device {
     used_bytes: u64,
     /// Of them, what those tombstones take.
     tombstone_bytes: u64,
-    /// The sequence at which gc last found no room for a store: until it moves there is none.
-    no_room_at: Option<u64>,
+    /// Blocks that are damaged, and what of them counts.
+    damaged: (u32, u64),
     queue: VecDeque<(u64, KvCommand)>,
     group_delete: Option<GroupDelete>,
     /// Why it takes no more commands.
@@ -263,16 +263,34 @@ impl Device {
         let (pairs, logical_bytes) = self.spaces.totals();
         let geometry = self.flash.geometry();
         DeviceInfo {
-            capacity_bytes: geometry.capacity_bytes(),
-            used_bytes: self.used_bytes,
+            capacity_bytes: self.capacity_bytes(),
+            used_bytes: self.charged_bytes(self.used_bytes, self.tombstone_bytes),
+            tombstone_bytes: self.tombstone_bytes,
             logical_bytes,
             pairs,
             value_bytes_max: geometry.value_bytes_max(),
         }
     }
 
+    /// What pairs may take: blocks that are damaged count for what is in them.
+    fn capacity_bytes(&self) -> u64 {
+        let (damaged, live) = self.damaged;
+        self.flash.geometry().capacity_without(damaged) + live
+    }
+
+    /// Bytes of tombstones that are not counted against the capacity.
+    fn tombstones_beside(&self) -> u64 {
+        self.flash.geometry().tombstones_beside(self.damaged.0)
+    }
+
+    /// What counts against the capacity, of so much in use with so much of it tombstones.
+    fn charged_bytes(&self, used: u64, tombstones: u64) -> u64 {
+        used - tombstones.min(self.tombstones_beside())
+    }
+
     fn free_bytes(&self) -> u64 {
-        self.flash.geometry().capacity_bytes().saturating_sub(self.used_bytes)
+        let charged = self.charged_bytes(self.used_bytes, self.tombstone_bytes);
+        self.capacity_bytes().saturating_sub(charged)
     }
 
     /// What gc did.

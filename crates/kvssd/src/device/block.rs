@@ -38,6 +38,8 @@ pub(super) struct BlockInfo {
     pub(super) state: BlockState,
     /// Bytes of records that count, with their entries.
     pub(super) live: u64,
+    /// The longest of them, with its entry, since the block was begun.
+    pub(super) longest: u64,
     /// The sequence when it was sealed: its age, to gc.
     pub(super) sealed_at: u64,
 }
@@ -78,13 +80,15 @@ pub(super) struct Blocks {
     /// By generation: wear.
     free: BTreeSet<(u64, u32)>,
     open: [Option<OpenBlock>; 2],
+    /// Counts what may make a block worth emptying: less of one is live, or one is sealed.
+    gains: u64,
 }
 
 impl Blocks {
     /// So many, none of them free yet.
     pub(super) fn new(count: u32) -> Blocks {
-        let info = BlockInfo { state: BlockState::Sealed, live: 0, sealed_at: 0 };
-        Blocks { blocks: vec![info; count as usize], free: BTreeSet::new(), open: [None, None] }
+        let info = BlockInfo { state: BlockState::Sealed, live: 0, longest: 0, sealed_at: 0 };
+        Blocks { blocks: vec![info; count as usize], free: BTreeSet::new(), open: [None, None], gains: 0 }
     }
 
     pub(super) fn info(&self, block: u32) -> BlockInfo {
@@ -100,7 +104,8 @@ impl Blocks {
     }
 
     pub(super) fn set_free(&mut self, block: u32, generation: u64) {
-        self.blocks[block as usize] = BlockInfo { state: BlockState::Free, live: 0, sealed_at: 0 };
+        self.blocks[block as usize] =
+            BlockInfo { state: BlockState::Free, live: 0, longest: 0, sealed_at: 0 };
         self.free.insert((generation, block));
     }
 
@@ -114,20 +119,39 @@ impl Blocks {
     pub(super) fn set_sealed(&mut self, block: u32, sequence: u64) {
         let info = &mut self.blocks[block as usize];
         (info.state, info.sealed_at) = (BlockState::Sealed, sequence);
+        self.gains += 1;
     }
 
     pub(super) fn set_damaged(&mut self, block: u32) {
         self.blocks[block as usize].state = BlockState::Damaged;
     }
 
+    /// See the field.
+    pub(super) fn gains(&self) -> u64 {
+        self.gains
+    }
+
+    /// Blocks that are kept as they are, and what of them counts.
+    pub(super) fn damaged(&self) -> (u32, u64) {
+        let damaged = self.blocks.iter().filter(|info| info.state == BlockState::Damaged);
+        damaged.fold((0, 0), |(count, live), info| (count + 1, live + info.live))
+    }
+
     pub(super) fn add_live(&mut self, block: u32, bytes: u64) {
-        self.blocks[block as usize].live += bytes;
+        let info = &mut self.blocks[block as usize];
+        info.live += bytes;
+        info.longest = info.longest.max(bytes);
     }
 
     pub(super) fn remove_live(&mut self, block: u32, bytes: u64) {
-        let live = &mut self.blocks[block as usize].live;
-        debug_assert!(*live >= bytes, "{bytes} bytes taken off {live} of block {block}");
-        *live = live.saturating_sub(bytes);
+        let info = &mut self.blocks[block as usize];
+        debug_assert!(info.live >= bytes, "{bytes} bytes taken off {} of block {block}", info.live);
+        info.live = info.live.saturating_sub(bytes);
+        if info.state == BlockState::Damaged && info.live == 0 {
+            // Whatever could not be read counts no more.
+            info.state = BlockState::Sealed;
+        }
+        self.gains += 1;
     }
 
     pub(super) fn open(&self, stream: WriteStream) -> Option<&OpenBlock> {

@@ -2,7 +2,7 @@
 //!
 //! Owns the choice of a victim, the copying, and the erasing. Promises that a block is erased only when all that replaced its records is durable; that counts of older records go down only
 //! after a block is durably erased, and a tombstone that hides something stays (decision 0004); and that a store copies no more than in proportion to what it writes, but where free
-//! blocks have run out. Must not know commands.
+//! blocks, or the room for tombstones, have run out. Must not know commands.
 //!
 //! 1. **Choose** the sealed block with the least live bytes, or with the best of cost and benefit (Rosenblum and Ousterhout 1992).
 //! 2. **Copy** what is live to the cold stream, some with every store. A tombstone without older records is left behind; its entry stays until 5.
@@ -24,8 +24,10 @@ use crate::flash::record::{RecordHeader, RecordKind, UNIT_BYTES};
 const FREE_WANTED: usize = 3;
 /// The least that a command leaves to gc.
 const FREE_FOR_GC: usize = 1;
-/// Work beyond what the victim's share asks for, in eighths.
+/// Work beyond what the victim's share asks for, in eighths; twice and four times as much while there are many tombstones.
 const PACE_EIGHTHS: u64 = 10;
+/// A victim has at least one part in so many to gain: gc of a whole one costs that many times as much as it gains.
+const GAIN_SHARE_MIN: u64 = 32;
 /// What a look at a record that is not copied counts as, in bytes of copying.
 const LOOK_BYTES: u64 = 8;
 
@@ -50,7 +52,7 @@ pub struct GcCounters {
     pub copied_bytes: u64,
     /// Tombstones that hid nothing any more and were left behind.
     pub tombstones_dropped: u64,
-    /// Stores that had to wait for a whole block.
+    /// Commands that had to wait for a whole block.
     pub stalls: u64,
     /// Blocks with a live record that cannot be read: they are kept as they are.
     pub damaged_blocks: u64,
@@ -69,6 +71,8 @@ pub(super) struct GcCycle {
 pub(super) struct Gc {
     pub(super) cycle: Option<GcCycle>,
     pub(super) counters: GcCounters,
+    /// [`Blocks::gains`](super::block::Blocks::gains) when there was no victim.
+    no_victim_at: Option<u64>,
 }
 
 impl Device {
@@ -92,16 +96,29 @@ impl Device {
 
     /// The part of gc's work that goes with a store of so many bytes.
     pub(super) fn collect_for(&mut self, bytes: u64) -> Result<()> {
-        if self.blocks.free_count() >= FREE_WANTED {
-            return Ok(());
-        }
+        // From half of what tombstones may take beside the capacity on gc is ahead of the deletions of a device that is full.
+        let quarters = 4 * self.tombstone_bytes / self.tombstones_beside().max(1);
+        let pace = match quarters {
+            0 | 1 if self.blocks.free_count() >= FREE_WANTED => return Ok(()),
+            0 | 1 => PACE_EIGHTHS,
+            2 => 2 * PACE_EIGHTHS,
+            _ => 4 * PACE_EIGHTHS,
+        };
         let usable = self.flash.geometry().usable_bytes();
-        let victim = self.gc.cycle.as_ref().map(|cycle| cycle.block).or_else(|| self.choose_victim());
-        let Some(victim) = victim else { return Ok(()) };
+        let victim = self.gc.cycle.as_ref().map(|cycle| cycle.block);
+        let victim = match victim {
+            // Until a block has become emptier there is none again.
+            None if self.gc.no_victim_at == Some(self.blocks.gains()) => return Ok(()),
+            None => self.choose_victim(),
+            under_way => under_way,
+        };
+        let Some(victim) = victim else {
+            self.gc.no_victim_at = Some(self.blocks.gains());
+            return Ok(());
+        };
         // To gain what is dead in the victim all of it is gone through once.
         let gain = usable.saturating_sub(self.blocks.info(victim).live).max(1);
-        let budget =
-            (u128::from(bytes) * u128::from(usable) * u128::from(PACE_EIGHTHS)) / (8 * u128::from(gain));
+        let budget = (u128::from(bytes) * u128::from(usable) * u128::from(pace)) / (8 * u128::from(gain));
         match self.collect(u64::try_from(budget).unwrap_or(u64::MAX)) {
             Err(error @ KvError::Medium(_)) => Err(error),
             // The store that this went with is done. What gc lacks is met again by whoever needs a block.
@@ -147,7 +164,7 @@ impl Device {
             let Some(open) = self.blocks.open(stream) else { continue };
             let written: u64 = open.entries.iter().map(FooterEntry::charge).sum();
             let live = self.blocks.info(open.block).live;
-            let gains = live < written && live + self.flash.geometry().charge_max() <= usable;
+            let gains = live < written && live + usable / GAIN_SHARE_MIN <= usable;
             if gains && self.blocks.free_count() >= FREE_WANTED {
                 self.seal(stream)?;
                 sealed = true;
@@ -157,10 +174,11 @@ impl Device {
     }
 
     fn choose_victim(&self) -> Option<u32> {
-        let geometry = self.flash.geometry();
-        let usable = geometry.usable_bytes();
+        let usable = self.flash.geometry().usable_bytes();
+        // A copy may leave as much unused at the end of an open block as the longest record. Less than that share is not worth a block's work.
         let gains = |info: &BlockInfo| {
-            info.state == BlockState::Sealed && info.live + geometry.charge_max() <= usable
+            info.state == BlockState::Sealed
+                && info.live + info.longest.max(usable / GAIN_SHARE_MIN) <= usable
         };
         let candidates = self.blocks.all().filter(|(_, info)| gains(info));
         // Without a free block only what is left of a cycle that a crash ended surely fits in the open one: no block has less.
@@ -192,6 +210,7 @@ impl Device {
 
     fn keep_damaged(&mut self, block: u32) {
         self.blocks.set_damaged(block);
+        self.damaged = self.blocks.damaged();
         self.gc.counters.damaged_blocks += 1;
         self.gc.cycle = None;
     }
@@ -324,6 +343,9 @@ impl Device {
     pub(super) fn release(&mut self, place: u64, header: &RecordHeader) {
         let charge = (header.record_bytes() + ENTRY_BYTES) as u64;
         self.blocks.remove_live(self.block_of(place), charge);
+        if self.damaged.0 > 0 {
+            self.damaged = self.blocks.damaged();
+        }
         if header.kind == RecordKind::Tombstone {
             self.tombstone_bytes = self.tombstone_bytes.saturating_sub(charge);
         }

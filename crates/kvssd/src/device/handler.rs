@@ -181,7 +181,7 @@ impl Device {
         let old_logical = old_pair.map_or(0, |old| old.logical_bytes());
         if is_pair {
             self.spaces.check_room(new.space, old_logical, logical)?;
-            self.check_room((len + ENTRY_BYTES) as u64, found.map_or(0, |found| found.charge()))?;
+            self.check_room((len + ENTRY_BYTES) as u64, found)?;
         }
         self.ensure_free(len)?;
         // Gc may have copied the record that was found.
@@ -238,23 +238,33 @@ impl Device {
         }
     }
 
-    /// Refuses what the device has no room for. Before it does, gc takes what is left of deletions.
-    fn check_room(&mut self, needed: u64, freed: u64) -> Result<()> {
-        let capacity = self.flash.geometry().capacity_bytes();
-        let more = needed.saturating_sub(freed);
-        // A tombstone's older records may be in any block, and copies of others come between.
-        let rounds_max = 2 * self.flash.geometry().blocks;
-        let mut rounds = if self.no_room_at == Some(self.sequence) { 0 } else { rounds_max };
-        while more > 0 && self.used_bytes + more > capacity {
-            let may_gain =
-                self.tombstone_bytes > 0 && rounds > 0 && (self.collect(u64::MAX)? || self.seal_for_gc()?);
-            if !may_gain {
-                self.no_room_at = Some(self.sequence);
-                return Err(KvError::DeviceFull { needed: more, free: self.free_bytes() });
-            }
-            rounds -= 1;
+    /// Refuses what the device has no room for. Where deletions are in the way that gc has not come by yet, it works on one block before that, and no more: who comes again finds
+    /// more room, until there is none to be had.
+    fn check_room(&mut self, needed: u64, found: Option<FoundRecord>) -> Result<()> {
+        let (freed, freed_tombstone) = match found {
+            Some(found) if found.entry.is_tombstone => (found.charge(), found.charge()),
+            Some(found) => (found.charge(), 0),
+            None => (0, 0),
+        };
+        let fits = |device: &Device| {
+            let before = device.charged_bytes(device.used_bytes, device.tombstone_bytes);
+            let tombstones = device.tombstone_bytes.saturating_sub(freed_tombstone);
+            let used = (device.used_bytes + needed).saturating_sub(freed).max(tombstones);
+            let after = device.charged_bytes(used, tombstones);
+            after <= before || after <= device.capacity_bytes()
+        };
+        if fits(self) {
+            return Ok(());
         }
-        Ok(())
+        let more = needed.saturating_sub(freed);
+        let pairs = self.used_bytes - self.tombstone_bytes;
+        if pairs + more <= self.capacity_bytes() && (self.collect(u64::MAX)? || self.seal_for_gc()?) {
+            self.gc.counters.stalls += 1;
+            if fits(self) {
+                return Ok(());
+            }
+        }
+        Err(KvError::DeviceFull { needed: more.max(self.free_bytes() + 1), free: self.free_bytes() })
     }
 
     fn retrieve(

@@ -48,7 +48,7 @@ impl Device {
             durable_sequence: sequence,
             used_bytes: 0,
             tombstone_bytes: 0,
-            no_room_at: None,
+            damaged: (0, 0),
             queue: std::collections::VecDeque::new(),
             group_delete: None,
             failed: None,

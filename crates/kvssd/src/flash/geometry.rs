@@ -91,7 +91,23 @@ impl Geometry {
     /// Bytes that pairs may take. What a block has left where no further record fits is not counted, and one part in sixteen is kept free so that gc
     /// always gains: so much fits whatever lies where.
     pub fn capacity_bytes(&self) -> u64 {
-        u64::from(self.blocks - RESERVE_BLOCKS) * (self.usable_bytes() - self.charge_max()) / 16 * 15
+        self.capacity_without(0)
+    }
+
+    /// The capacity without so many blocks.
+    pub(crate) fn capacity_without(&self, blocks: u32) -> u64 {
+        self.counted_blocks(blocks) * (self.usable_bytes() - self.charge_max()) / 16 * 15
+    }
+
+    fn counted_blocks(&self, without: u32) -> u64 {
+        u64::from((self.blocks - RESERVE_BLOCKS).saturating_sub(without))
+    }
+
+    /// Bytes that tombstones may take beside the capacity: a quarter of what is kept free. Each hides a record that is at least as long, and that gc gains with
+    /// its block. So of what is kept free three quarters are gained at least, which is more than the longest record a block: gc always has a victim.
+    pub(crate) fn tombstones_beside(&self, without: u32) -> u64 {
+        let raw = self.counted_blocks(without) * self.usable_bytes();
+        (raw - self.capacity_without(without)) / 4
     }
 
     fn table_bytes(&self) -> u64 {
@@ -145,6 +161,16 @@ mod tests {
             Geometry { block_bytes: 512 << 20, blocks: 65_536, ..good },
         ] {
             assert!(matches!(bad.check(), Err(KvError::Param { .. })), "{bad:?}");
+        }
+    }
+
+    /// What the promise of [`Geometry::tombstones_beside`] rests on.
+    #[test]
+    fn three_quarters_of_what_is_kept_free_are_more_than_a_record_a_block() {
+        for block_bytes in [32 << 10, 64 << 10, 1 << 20, 16 << 20, 32 << 20, 512 << 20] {
+            let geometry = Geometry { page_bytes: 4096, block_bytes, blocks: 64 };
+            let kept = geometry.tombstones_beside(0) * 3;
+            assert!(kept > geometry.counted_blocks(0) * geometry.charge_max(), "{geometry:?}");
         }
     }
 

@@ -103,7 +103,7 @@ impl Modelled {
 
     fn compare(&mut self) {
         assert_eq!(content_of(&mut self.device), self.content);
-        let used = self.device.info().used_bytes;
+        let used = self.device.used_bytes;
         let live: u64 = self.device.blocks_in_use().iter().map(|(_, live)| live).sum();
         assert_eq!(used, live, "what the device counts is what its blocks count");
     }
