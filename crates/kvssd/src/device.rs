@@ -173,17 +173,17 @@ impl Device {
     pub fn step(&mut self, now_ns: u64, out: &mut Out) -> bool {
         self.now_ns = now_ns;
         let first = out.completions.len();
-        let mut sync_wanted = false;
         for _ in 0..self.options.commands_a_step.max(1) {
             let Some(completion) = self.next_completion() else { break };
-            sync_wanted |= completion.result.is_ok();
             out.completions.push(completion);
             if self.group_delete.is_some() {
                 break;
             }
         }
-        // PERSIST: in this mode completions are given out only when what they say is durable.
-        if sync_wanted && self.options.ack == AckMode::Immediate && self.failed.is_none() {
+        // PERSIST: in this mode completions are given out only when what they say is durable: refusals, too. That a pair is not there may rest on a deletion, one of a group's that ended in an error among
+        // them.
+        let is_told = out.completions.len() > first;
+        if is_told && self.options.ack == AckMode::Immediate && self.failed.is_none() {
             let synced = self.sync_stream(WriteStream::Hot);
             self.fail_on_medium(&synced);
         }

@@ -304,6 +304,11 @@ impl Flash {
         self.persist(0, 2 * SECTOR_BYTES)
     }
 
+    /// Has the medium begin to write what was stored to a range of the tier, where it can; a later sync has less to wait for.
+    pub(crate) fn start_write_back(&self, offset: u64, len: u64) {
+        self.tier.start_write_back(offset, len);
+    }
+
     /// Makes durable what was stored to a range of the tier.
     pub(crate) fn persist(&mut self, offset: u64, len: u64) -> Result<()> {
         self.counters.syncs += 1;

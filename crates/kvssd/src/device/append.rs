@@ -12,6 +12,9 @@ use crate::flash::footer::FooterEntry;
 use crate::flash::record::{END_BYTES, RecordHeader, UNIT_BYTES};
 use crate::flash::superblock::Superblock;
 
+/// So many bytes at least are given to the medium at once.
+const WRITE_BACK_BYTES: u32 = 256 << 10;
+
 impl Device {
     /// Writes a record behind the last one of a stream, and counts it as live there. Its place. There is a free block if one is needed, by `ensure_free`.
     pub(super) fn append(
@@ -39,24 +42,22 @@ impl Device {
         self.flash.write_record(place, header, key, value);
         self.blocks.add_live(block, entry.charge());
         self.record_stage(Stage::Buffered, place, len as u64);
-        self.program_full_pages(stream)?;
+        self.start_full_pages(stream);
         Ok(place)
     }
 
-    /// Programs the pages of an open block that are full: nothing is written to them any more.
-    fn program_full_pages(&mut self, stream: WriteStream) -> Result<()> {
+    /// Has the medium begin to write the pages of an open block that are full: nothing is written to them any more. Nobody waits for it before a sync.
+    fn start_full_pages(&mut self, stream: WriteStream) {
         let geometry = self.flash.geometry();
-        let Some(open) = self.blocks.open_mut(stream) else { return Ok(()) };
+        let Some(open) = self.blocks.open_mut(stream) else { return };
         let full = open.end - open.end % geometry.page_bytes;
-        if full <= open.durable {
-            return Ok(());
+        let from = open.started.max(open.durable);
+        if full < from + geometry.page_bytes.max(WRITE_BACK_BYTES) {
+            return;
         }
-        let (from, block) = (open.durable, open.block);
-        open.durable = full;
-        let offset = geometry.block_offset(block) + u64::from(from);
-        self.flash.persist(offset, u64::from(full - from))?;
-        self.record_stage(Stage::Programmed, offset / UNIT_BYTES as u64, u64::from(full - from));
-        Ok(())
+        open.started = full;
+        let offset = geometry.block_offset(open.block) + u64::from(from);
+        self.flash.start_write_back(offset, u64::from(full - from));
     }
 
     /// Makes durable all that was written to a stream.
@@ -89,7 +90,7 @@ impl Device {
         self.seal(stream)?;
         let Some(block) = self.blocks.take_free() else { return Ok(()) };
         let generation = self.flash.generation(block) + 1;
-        let open = OpenBlock { block, generation, end: 0, durable: 0, entries: Vec::new() };
+        let open = OpenBlock { block, generation, end: 0, started: 0, durable: 0, entries: Vec::new() };
         self.blocks.set_open(stream, open);
         // PERSIST: the footer of the last block is durable (`seal`); the superblock, which no longer calls that one open, comes before the word of the new
         // one, and that before its first record: whatever is found in use is in the superblock or has a footer.

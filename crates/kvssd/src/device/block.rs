@@ -51,6 +51,8 @@ pub(super) struct OpenBlock {
     pub(super) generation: u64,
     /// Bytes of records in it.
     pub(super) end: u32,
+    /// Bytes of them that the medium was asked to write, without waiting for it.
+    pub(super) started: u32,
     /// Bytes of them that are durable.
     pub(super) durable: u32,
     pub(super) entries: Vec<FooterEntry>,

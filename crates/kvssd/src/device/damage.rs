@@ -134,7 +134,8 @@ impl Device {
     /// Whether a record can be the next one of its block.
     fn follows(&self, walk: &BlockWalk, at: u32, header: &RecordHeader, rules: WalkRules) -> bool {
         // A record that left no room for the footer was not written here.
-        let open = OpenBlock { block: 0, generation: 0, end: at, durable: at, entries: Vec::new() };
+        let open =
+            OpenBlock { block: 0, generation: 0, end: at, started: at, durable: at, entries: Vec::new() };
         let len = header.record_bytes() + walk.entries.len() * ENTRY_BYTES;
         let in_order = match (rules.stream, walk.entries.last()) {
             (None, _) => true,

@@ -144,8 +144,8 @@ impl Device {
             // PERSIST: what a killed process left is durable only when it was stored again.
             self.restore_block(block, end)?;
         }
-        let open =
-            OpenBlock { block, generation: mark.generation, end, durable: end, entries: entries.clone() };
+        let (generation, entries_of_it) = (mark.generation, entries.clone());
+        let open = OpenBlock { block, generation, end, started: end, durable: end, entries: entries_of_it };
         self.blocks.set_open(stream, open);
         Ok(entries)
     }

@@ -464,3 +464,46 @@ fn one_superblock_is_whole_after_a_kill_and_then_a_cut() {
     }
     assert!(images >= 60, "{images} images");
 }
+
+/// A store waits for the medium when its block is full, and not before; in immediate mode once a step.
+#[test]
+fn pages_that_fill_up_are_not_waited_for() {
+    let geometry = Geometry { page_bytes: 4096, block_bytes: 4 << 20, blocks: 8 };
+    for (ack, syncs) in [(AckMode::Buffered, 0), (AckMode::Immediate, 1)] {
+        let mut device = in_memory(geometry, DeviceOptions { ack, ..DeviceOptions::default() });
+        let space = create_space(&mut device, b"one", 0);
+        let before = device.flash_counters().syncs;
+        for n in 0..10_000u64 {
+            store(&mut device, space, &n.to_le_bytes(), &[7; 200]).unwrap();
+        }
+        assert_eq!(device.flash_counters().syncs - before, syncs * 10_000);
+        answer(&mut device, KvCommand::Flush).unwrap();
+        assert_eq!(device.flash_counters().syncs - before, syncs * 10_000 + 1 - syncs);
+    }
+}
+
+/// In immediate mode an answer that rests on a deletion is given when that is durable, whatever the deletion's own answer was.
+#[test]
+fn what_is_answered_to_be_missing_stays_missing() {
+    let options = DeviceOptions { ack: AckMode::Immediate, ..DeviceOptions::default() };
+    let (sim, mut device) = simulated(SMALL, &options);
+    let space = create_space(&mut device, b"one", 0);
+    for n in 0..8u64 {
+        store(&mut device, space, &n.to_le_bytes(), &[7; 100]).unwrap();
+    }
+    // Groups are gone through in their order: the first byte of a key is the number.
+    let (first, last) = (0u64.to_le_bytes(), 7u64.to_le_bytes());
+    let place = device.index.find_all(device.hash(space, &last))[0].place;
+    device.fail_reads(place * 32..place * 32 + 1);
+    let deleted = answer(&mut device, KvCommand::DeleteGroup { space, selected: KeyPattern::ALL });
+    assert!(matches!(deleted, Err(KvError::ReadFault { .. })), "{deleted:?}");
+    let missing = retrieve(&mut device, space, &first);
+    assert!(matches!(missing, Err(KvError::KeyMissing)), "{missing:?}");
+    drop(device);
+    let mut walk = sim.walk();
+    walk.seek(u64::MAX);
+    let sim = CrashSim::from_image(&walk.image(Survivors::None, 0));
+    let mut device = Device::open(FastTier::simulated(&sim), options).unwrap();
+    let missing = retrieve(&mut device, space, &first);
+    assert!(matches!(missing, Err(KvError::KeyMissing)), "{missing:?}");
+}
