@@ -92,11 +92,23 @@ impl KeyPattern {
         (group ^ u32::from_be_bytes(self.pattern)) & u32::from_be_bytes(self.mask) == 0
     }
 
-    /// The least and the greatest group that may be selected: by the ones that the mask begins with.
-    pub(crate) fn groups(&self) -> (u32, u32) {
-        let (mask, pattern) = (u32::from_be_bytes(self.mask), u32::from_be_bytes(self.pattern));
-        let free = u32::MAX.checked_shr(mask.leading_ones()).unwrap_or(0);
-        (pattern & !free, pattern | free)
+    /// The least selected group from `from` on. No group is gone through for it.
+    pub(crate) fn next_group(&self, from: u32) -> Option<u32> {
+        let mask = u32::from_be_bytes(self.mask);
+        let pattern = u32::from_be_bytes(self.pattern) & mask;
+        let differs = (from ^ pattern) & mask;
+        if differs == 0 {
+            return Some(from);
+        }
+        // From this bit on downwards everything is as small as may be.
+        let bit = differs.ilog2();
+        let upper = u32::MAX.checked_shl(bit + 1).unwrap_or(0);
+        if pattern >> bit & 1 != 0 {
+            return Some(from & upper | pattern & !upper);
+        }
+        // It must be less there, so what is above must be more: one is added to the bits that no mask fixes.
+        let raised = ((from | mask) & upper).checked_add(1u32.checked_shl(bit + 1)?)?;
+        Some(raised & upper & !mask | pattern)
     }
 
     /// Whether both select the same keys.
@@ -344,7 +356,7 @@ pub enum KvAnswer {
     },
     /// The handle of an iterator.
     Iterator(u32),
-    /// Entries are in the buffer. There may be none, and more to come: a look goes over so many keys only.
+    /// Entries are in the buffer. There may be none, and more to come: a batch looks at 4,096 keys, or groups of keys, at most.
     Batch {
         /// How many.
         entries: u32,
@@ -363,6 +375,11 @@ pub enum KvAnswer {
     Info(DeviceInfo),
     /// It is durable.
     Flushed,
+}
+
+/// Bytes of an entry of a batch.
+pub(crate) fn entry_bytes(key: &[u8], value_bytes: Option<u64>) -> u64 {
+    4 + key.len() as u64 + value_bytes.map_or(0, |bytes| 4 + bytes)
 }
 
 /// Appends an entry of a batch, little-endian, without padding: u32 bytes of the key, the key, and with a value u32 bytes of it and the value.

@@ -169,6 +169,12 @@ impl Device {
         }
     }
 
+    /// Drops what no step has carried out.
+    pub(crate) fn drop_queued(&mut self) {
+        self.queue.clear();
+        self.group_delete = None;
+    }
+
     /// Carries commands out, some of those that were taken, in their order. True: there are more. `now_ns` is the time, which nothing depends on: events say it.
     pub fn step(&mut self, now_ns: u64, out: &mut Out) -> bool {
         self.now_ns = now_ns;

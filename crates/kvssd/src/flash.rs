@@ -216,7 +216,10 @@ impl Flash {
         let damaged = || KvError::Damaged { offset, what: "the header of a record" };
         let block = self.geometry.block_of(place).ok_or_else(damaged)?;
         let block_end = self.geometry.block_offset(block) + u64::from(self.geometry.block_bytes);
-        let len = (block_end - offset).min(PREFIX_BYTES_MAX as u64) as usize;
+        if block_end - offset < HEADER_BYTES as u64 {
+            return Err(damaged());
+        }
+        let len = record::prefix_bytes_of(self.read(offset, HEADER_BYTES)?);
         let seed = BlockSeed::new(self.generation(block).wrapping_sub(before), offset);
         let decoded = RecordHeader::decode(self.read(offset, len)?, seed);
         decoded.filter(|(header, _)| offset + header.record_bytes() as u64 <= block_end).ok_or_else(damaged)

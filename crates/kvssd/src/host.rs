@@ -118,8 +118,9 @@ impl Host {
         Host { device, queues: Vec::new(), last_ticket: 0, now_ns: 0, out: Out::default() }
     }
 
-    /// The device, without what is under way.
-    pub fn into_device(self) -> Device {
+    /// The device, without what is under way: commands that no step has carried out are dropped, and a deletion of a group ends where it is.
+    pub fn into_device(mut self) -> Device {
+        self.device.drop_queued();
         self.device
     }
 

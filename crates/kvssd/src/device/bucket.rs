@@ -4,7 +4,7 @@
 //! walks one looks each hash up in the index, and gives out what is there. So a key that was deleted cannot come back from here. Must not know where
 //! records lie. In memory only, and rebuilt on opening.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use crate::code::{KvError, Result};
 use crate::command::{ITERATORS_MAX, IteratorContent, KeyPattern, SpaceId};
@@ -18,55 +18,79 @@ pub(super) struct WalkPosition {
 }
 
 impl WalkPosition {
-    /// Behind all keys of its hash.
-    pub(super) fn behind(&self) -> WalkPosition {
-        match self.hash.checked_add(1) {
-            Some(hash) => WalkPosition { group: self.group, hash, after: Vec::new() },
-            None => WalkPosition { group: self.group.saturating_add(1), ..WalkPosition::default() },
-        }
+    /// Behind all keys of its hash; none is the end.
+    pub(super) fn behind(&self) -> Option<WalkPosition> {
+        let (hash, is_last) = self.hash.overflowing_add(1);
+        let group = if is_last { self.group.checked_add(1)? } else { self.group };
+        Some(WalkPosition { group, hash, after: Vec::new() })
     }
 }
 
+/// Key space, group and hash, in this order: 8, 32 and 64 bits.
+fn packed(space: SpaceId, group: u32, hash: u64) -> u128 {
+    u128::from(space.number()) << 96 | u128::from(group) << 64 | u128::from(hash)
+}
+
+/// Some hashes of selected groups.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct HashBatch {
+    /// Groups and hashes, in order.
+    pub(super) hashes: Vec<(u32, u64)>,
+    /// So many places were looked at.
+    pub(super) looks: usize,
+    /// Where it goes on; none is the end.
+    pub(super) next: Option<WalkPosition>,
+}
+
+/// All buckets in one ordered set: where first bytes all differ a bucket of its own would cost more than what is in it.
 #[derive(Debug, Default)]
 pub(super) struct Buckets {
-    buckets: BTreeMap<(SpaceId, u32), BTreeSet<u64>>,
+    hashes: BTreeSet<u128>,
 }
 
 impl Buckets {
     pub(super) fn insert(&mut self, space: SpaceId, group: u32, hash: u64) {
-        self.buckets.entry((space, group)).or_default().insert(hash);
+        self.hashes.insert(packed(space, group, hash));
     }
 
     pub(super) fn remove(&mut self, space: SpaceId, group: u32, hash: u64) {
-        if let Some(bucket) = self.buckets.get_mut(&(space, group)) {
-            bucket.remove(&hash);
-            if bucket.is_empty() {
-                self.buckets.remove(&(space, group));
-            }
-        }
+        self.hashes.remove(&packed(space, group, hash));
     }
 
-    /// At most `count` hashes of selected groups, from a position on, in its order. Fewer: those were the last. Groups that the mask's leading ones leave out
-    /// are passed over at once; others are looked at one by one.
+    /// At most `count` hashes of selected groups, from a position on, in its order; and no more than `looks_max` looks, at a hash each, or at a group that is passed over: what the mask
+    /// refuses costs a look wherever it is, and the next position is behind it.
     pub(super) fn hashes(
         &self,
         space: SpaceId,
         selected: &KeyPattern,
         from: &WalkPosition,
         count: usize,
-    ) -> Vec<(u32, u64)> {
-        let (least, greatest) = selected.groups();
-        let first = least.max(from.group);
-        if first > greatest {
-            return Vec::new();
+        looks_max: usize,
+    ) -> HashBatch {
+        let mut batch = HashBatch { hashes: Vec::new(), looks: 0, next: None };
+        let last = packed(space, u32::MAX, u64::MAX);
+        let mut position = (from.group, from.hash);
+        while let Some(group) = selected.next_group(position.0) {
+            let start = if group == position.0 { position.1 } else { 0 };
+            let mut is_last = true;
+            for &found in self.hashes.range(packed(space, group, start)..=last) {
+                let (of, hash) = ((found >> 64) as u32, found as u64);
+                if batch.looks == looks_max || batch.hashes.len() == count {
+                    batch.next = Some(WalkPosition { group: of, hash, after: Vec::new() });
+                    return batch;
+                }
+                batch.looks += 1;
+                if of != group {
+                    (position, is_last) = ((of, hash), false);
+                    break;
+                }
+                batch.hashes.push((of, hash));
+            }
+            if is_last {
+                return batch;
+            }
         }
-        let groups = self.buckets.range((space, first)..=(space, greatest));
-        let hashes =
-            groups.filter(|((_, group), _)| selected.selects(*group)).flat_map(|(&(_, group), bucket)| {
-                let start = if group == from.group { from.hash } else { 0 };
-                bucket.range(start..).map(move |&hash| (group, hash))
-            });
-        hashes.take(count).collect()
+        batch
     }
 }
 
@@ -113,8 +137,8 @@ impl Iterators {
     }
 
     pub(super) fn get(&self, handle: u32) -> Result<&OpenIterator> {
-        let missing = KvError::IteratorMissing { iterator: handle };
-        self.open.iter().find(|open| open.handle == handle).ok_or(missing)
+        let missing = || KvError::IteratorMissing { iterator: handle };
+        self.open.iter().find(|open| open.handle == handle).ok_or_else(missing)
     }
 
     pub(super) fn set_position(&mut self, handle: u32, position: Option<WalkPosition>) {
@@ -128,5 +152,54 @@ impl Iterators {
         let before = self.open.len();
         self.open.retain(|open| !which(open));
         (before - self.open.len()) as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hedgerow_device::Random;
+
+    use super::*;
+
+    /// Any mask, budgets of a few looks: all selected hashes come, once, in order, and each batch stays within its budget.
+    #[test]
+    fn batches_give_all_that_is_selected_within_their_budgets() {
+        let mut random = Random::from_seed(1);
+        let mut buckets = Buckets::default();
+        let mut all = BTreeSet::new();
+        for n in 0..5000u32 {
+            let group = if n % 2 == 0 { random.next_u64() as u32 } else { random.below(40) as u32 };
+            let hash = if n % 50 == 0 { u64::MAX } else { random.next_u64() };
+            let group = if n % 70 == 0 { u32::MAX } else { group };
+            buckets.insert(SpaceId(3), group, hash);
+            buckets.insert(SpaceId(2), group, hash);
+            all.insert((group, hash));
+        }
+        buckets.insert(SpaceId(4), 0, 0);
+        for mask in [[0; 4], [0xFF; 4], [0, 0, 0, 0xFF], [0xF0, 0, 3, 0], [0x80, 0, 0, 1]] {
+            let selected = KeyPattern { mask, pattern: (random.next_u64() as u32 & 31).to_be_bytes() };
+            let expected: Vec<_> =
+                all.iter().copied().filter(|(group, _)| selected.selects(*group)).collect();
+            for (count, looks_max) in [(4096, 4096), (3, 100), (100, 3), (1, 1)] {
+                let (mut found, mut position) = (Vec::new(), Some(WalkPosition::default()));
+                while let Some(from) = position {
+                    let batch = buckets.hashes(SpaceId(3), &selected, &from, count, looks_max);
+                    assert!(batch.looks <= looks_max && batch.hashes.len() <= count);
+                    assert!(batch.next.is_none() || batch.looks == looks_max || batch.hashes.len() == count);
+                    found.extend(batch.hashes);
+                    position = batch.next;
+                }
+                assert!(found == expected, "{mask:?}: {} of {}", found.len(), expected.len());
+            }
+        }
+    }
+
+    #[test]
+    fn behind_the_last_hash_of_the_last_group_is_the_end() {
+        let at = |group, hash| WalkPosition { group, hash, after: b"k".to_vec() };
+        let fresh = |group, hash| WalkPosition { after: Vec::new(), ..at(group, hash) };
+        assert_eq!(at(1, 2).behind(), Some(fresh(1, 3)));
+        assert_eq!(at(1, u64::MAX).behind(), Some(fresh(2, 0)));
+        assert_eq!(at(u32::MAX, u64::MAX).behind(), None);
     }
 }

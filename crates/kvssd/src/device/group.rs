@@ -1,13 +1,14 @@
 //! Deleting a group of keys, some a step.
 //!
-//! Owns [`GroupDelete`], what is under way of one. Promises that each pair is deleted whole, and a key space's name after all of its pairs. Must not know how a pair is deleted.
+//! Owns [`GroupDelete`], what is under way of one. Promises that each pair is deleted whole, a key space's name after all of its pairs, and that a record that cannot be read keeps
+//! no other pair. Must not know how a pair is deleted.
 
 use super::Device;
 use super::bucket::WalkPosition;
-use crate::code::Result;
+use crate::code::{KvError, Result};
 use crate::command::{KeyPattern, KvAnswer, PairKey, SpaceId};
 
-/// Hashes that a step goes over.
+/// Hashes that a step goes over, and groups that it passes over.
 const LOOKS_A_STEP: usize = 64;
 
 /// A group's deletion that is under way.
@@ -18,13 +19,23 @@ pub(super) struct GroupDelete {
     selected: KeyPattern,
     position: WalkPosition,
     deleted: u64,
+    /// A record was in the way that cannot be read: told at the end.
+    unreadable: Option<KvError>,
     /// The key space goes, too.
     name: Option<PairKey>,
 }
 
 impl GroupDelete {
     pub(super) fn new(tag: u64, space: SpaceId, selected: KeyPattern) -> GroupDelete {
-        GroupDelete { tag, space, selected, position: WalkPosition::default(), deleted: 0, name: None }
+        GroupDelete {
+            tag,
+            space,
+            selected,
+            position: WalkPosition::default(),
+            deleted: 0,
+            unreadable: None,
+            name: None,
+        }
     }
 
     pub(super) fn of_space(tag: u64, space: SpaceId, name: PairKey) -> GroupDelete {
@@ -52,17 +63,28 @@ impl Device {
 
     /// Whether none are left.
     fn delete_some(&mut self, group: &mut GroupDelete) -> Result<bool> {
-        let hashes = self.buckets.hashes(group.space, &group.selected, &group.position, LOOKS_A_STEP);
-        for &(of_group, hash) in &hashes {
-            for (key, _) in self.keys_of(group.space, of_group, hash, &[])? {
-                self.delete(group.space, &key, false)?;
-                group.deleted += 1;
+        let batch =
+            self.buckets.hashes(group.space, &group.selected, &group.position, LOOKS_A_STEP, LOOKS_A_STEP);
+        for &(of_group, hash) in &batch.hashes {
+            let (keys, unreadable) = self.keys_of(group.space, of_group, hash, &[])?;
+            group.unreadable = group.unreadable.take().or(unreadable);
+            for (key, _) in keys {
+                match self.delete(group.space, &key, false) {
+                    Ok(_) => group.deleted += 1,
+                    // Another key with its hash.
+                    Err(error @ (KvError::Damaged { .. } | KvError::ReadFault { .. })) => {
+                        group.unreadable.get_or_insert(error);
+                    }
+                    Err(error) => return Err(error),
+                }
             }
-            // Those that are deleted are no longer in the bucket; what is there still, under a hash that others have, is passed over.
-            group.position = WalkPosition { group: of_group, hash, after: Vec::new() }.behind();
         }
-        if hashes.len() == LOOKS_A_STEP {
+        if let Some(next) = batch.next {
+            group.position = next;
             return Ok(false);
+        }
+        if let Some(error) = group.unreadable.take() {
+            return Err(error);
         }
         if let Some(name) = &group.name {
             self.delete(SpaceId::DIRECTORY, name.bytes(), false)?;

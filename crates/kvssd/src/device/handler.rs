@@ -12,13 +12,19 @@ use super::page::IndexEntry;
 use super::{Answered, Device, space};
 use crate::code::{KvError, Result};
 use crate::command::{
-    IteratorContent, KEY_BYTES_MAX, KvAnswer, KvCommand, PairKey, SpaceId, StoreMode, group_of, push_entry,
+    IteratorContent, KEY_BYTES_MAX, KvAnswer, KvCommand, PairKey, SpaceId, StoreMode, entry_bytes, group_of,
+    push_entry,
 };
 use crate::flash::footer::ENTRY_BYTES;
 use crate::flash::record::{RecordHeader, RecordKind, record_bytes};
 
-/// Hashes that one batch of an iterator looks up.
+/// Hashes that one batch of an iterator looks up, and groups that it passes over.
 const BATCH_LOOKS: usize = 4096;
+/// Hashes that are taken from the buckets at once: a small buffer takes no more.
+const HASHES_AT_ONCE: usize = 32;
+
+/// Keys that share a hash, and why there may be others.
+type KeysOfHash = (Vec<(Vec<u8>, FoundRecord)>, Option<KvError>);
 
 /// The newest record of a key.
 #[derive(Debug, Clone, Copy)]
@@ -355,27 +361,31 @@ impl Device {
     fn iterate_next(&mut self, iterator: u32, buffer: &mut Vec<u8>) -> Result<KvAnswer> {
         let given = buffer.len();
         buffer.clear();
-        let open = self.iterators.get(iterator)?.clone();
-        let Some(from) = open.position.clone() else {
-            return Ok(KvAnswer::Batch { entries: 0, end: true });
-        };
-        let hashes = self.buckets.hashes(open.space, &open.selected, &from, BATCH_LOOKS);
-        let (mut entries, mut position) = (0, from.clone());
-        for &(group, hash) in &hashes {
-            let after =
-                if (group, hash) == (from.group, from.hash) { from.after.clone() } else { Vec::new() };
-            position = WalkPosition { group, hash, after };
-            match self.push_hash(buffer, given, &open, &mut position) {
-                Ok(pushed) => entries += pushed,
-                Err((pushed, error)) => {
-                    entries += pushed;
-                    return self.end_batch(iterator, position, entries, error);
+        let mut open = self.iterators.get(iterator)?.clone();
+        let (mut entries, mut looks) = (0, 0);
+        while let Some(from) = open.position.take() {
+            if looks == BATCH_LOOKS {
+                open.position = Some(from);
+                break;
+            }
+            let batch =
+                self.buckets.hashes(open.space, &open.selected, &from, HASHES_AT_ONCE, BATCH_LOOKS - looks);
+            looks += batch.looks;
+            for &(group, hash) in &batch.hashes {
+                let is_resumed = (group, hash) == (from.group, from.hash);
+                let after = if is_resumed { from.after.clone() } else { Vec::new() };
+                let mut position = WalkPosition { group, hash, after };
+                match self.push_hash(buffer, given, &open, &mut position) {
+                    Ok(pushed) => entries += pushed,
+                    Err((pushed, error)) => {
+                        return self.end_batch(iterator, position, entries + pushed, error);
+                    }
                 }
             }
+            open.position = batch.next;
         }
-        let end = hashes.len() < BATCH_LOOKS;
-        let next = (!end).then(|| position.behind());
-        self.iterators.set_position(iterator, next);
+        let end = open.position.is_none();
+        self.iterators.set_position(iterator, open.position);
         Ok(KvAnswer::Batch { entries, end })
     }
 
@@ -389,18 +399,13 @@ impl Device {
     ) -> std::result::Result<u32, (u32, KvError)> {
         let mut pushed = 0;
         let keys = self.keys_of(open.space, position.group, position.hash, &position.after);
-        for (key, found) in keys.map_err(|error| (0, error))? {
-            let before = buffer.len();
-            self.push_pair(buffer, open, &key, &found).map_err(|error| (pushed, error))?;
-            if buffer.len() > given {
-                let needed = (buffer.len() - before) as u64;
-                buffer.truncate(before);
-                return Err((pushed, KvError::BufferSmall { needed, given: given as u64 }));
-            }
+        let (keys, unreadable) = keys.map_err(|error| (0, error))?;
+        for (key, found) in keys {
+            self.push_pair(buffer, given, open, &key, &found).map_err(|error| (pushed, error))?;
             position.after = key;
             pushed += 1;
         }
-        Ok(pushed)
+        unreadable.map_or(Ok(pushed), |error| Err((pushed, error)))
     }
 
     /// A batch that ends before its hashes do. What it has is given out first; else what is in the way is told, and the walk goes on behind a record that
@@ -413,19 +418,27 @@ impl Device {
         error: KvError,
     ) -> Result<KvAnswer> {
         let is_short = matches!(error, KvError::BufferSmall { .. });
-        let next = if is_short || entries > 0 { position } else { position.behind() };
-        self.iterators.set_position(iterator, Some(next));
+        let next = if is_short || entries > 0 { Some(position) } else { position.behind() };
+        self.iterators.set_position(iterator, next);
         if entries > 0 { Ok(KvAnswer::Batch { entries, end: false }) } else { Err(error) }
     }
 
+    /// An entry of a batch, if the buffer has room for it: nothing is read or written that does not fit, so a buffer never grows.
     fn push_pair(
         &mut self,
         buffer: &mut Vec<u8>,
+        given: usize,
         open: &OpenIterator,
         key: &[u8],
         found: &FoundRecord,
     ) -> Result<()> {
-        if open.content == IteratorContent::Keys {
+        let is_pairs = open.content == IteratorContent::Pairs;
+        let value_bytes = if is_pairs { Some(u64::from(found.header.value_bytes)) } else { None };
+        let needed = entry_bytes(key, value_bytes);
+        if buffer.len() as u64 + needed > given as u64 {
+            return Err(KvError::BufferSmall { needed, given: given as u64 });
+        }
+        if !is_pairs {
             push_entry(buffer, key, None);
             return Ok(());
         }
@@ -435,25 +448,32 @@ impl Device {
         Ok(())
     }
 
-    /// The keys that are there of a bucket's hash, behind `after`, in their order.
+    /// The keys that are there of a bucket's hash, behind `after`, in their order; and why others may be missing, if a record cannot be read.
     pub(super) fn keys_of(
         &mut self,
         space: SpaceId,
         group: u32,
         hash: u64,
         after: &[u8],
-    ) -> Result<Vec<(Vec<u8>, FoundRecord)>> {
-        let mut keys = Vec::new();
+    ) -> Result<KeysOfHash> {
+        let (mut keys, mut unreadable) = (Vec::new(), None);
         for entry in self.index.find(hash) {
             if entry.is_tombstone {
                 continue;
             }
-            let (header, key) = self.prefix(entry.place)?;
-            if header.space == space && group_of(key) == group && (after.is_empty() || key > after) {
-                keys.push((key.to_vec(), FoundRecord { entry, header }));
+            match self.prefix(entry.place) {
+                Ok((header, key)) => {
+                    if header.space == space && group_of(key) == group && (after.is_empty() || key > after) {
+                        keys.push((key.to_vec(), FoundRecord { entry, header }));
+                    }
+                }
+                Err(error @ (KvError::Damaged { .. } | KvError::ReadFault { .. })) => {
+                    unreadable = Some(error)
+                }
+                Err(error) => return Err(error),
             }
         }
         keys.sort_by(|a, b| a.0.cmp(&b.0));
-        Ok(keys)
+        Ok((keys, unreadable))
     }
 }

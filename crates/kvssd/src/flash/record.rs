@@ -71,6 +71,11 @@ pub(crate) fn record_bytes(key_bytes: usize, value_bytes: usize) -> usize {
     (HEADER_BYTES + key_bytes + value_bytes).next_multiple_of(UNIT_BYTES)
 }
 
+/// Bytes of the header and the key that begin with these [`HEADER_BYTES`].
+pub(crate) fn prefix_bytes_of(fixed: &[u8]) -> usize {
+    HEADER_BYTES + usize::from(fixed[20])
+}
+
 impl RecordHeader {
     /// Bytes of the record.
     pub(crate) fn record_bytes(&self) -> usize {

@@ -76,9 +76,23 @@ fn memory_does_not_grow() {
         host.call(queue, store(space, b"", b"")),
         Err(KvError::KeyLength { bytes: 0, max: 255 })
     ));
+    let (selected, content) = (KeyPattern::ALL, crate::IteratorContent::Pairs);
+    let open = HostRequest::Other(KvCommand::OpenIterator { space, selected, content, owner: 0 });
+    let small = host.open_queue(2, 300);
+    let with_small = host.buffer_bytes();
+    host.call(queue, HostRequest::Store { space, key: b"!", value: &[7; 2000], mode: StoreMode::Post })
+        .unwrap();
+    let Ok(KvAnswer::Iterator(iterator)) = host.call(small, open) else { panic!("not opened") };
+    let mut refused = 0;
+    for _ in 0..5 {
+        let next = host.call(small, HostRequest::IterateNext { iterator, bytes: 300 });
+        refused += u32::from(matches!(next, Err(KvError::BufferSmall { .. })));
+    }
+    assert!(refused > 0);
+    assert_eq!(host.buffer_bytes(), with_small, "an entry that does not fit is not read");
     let own = KvCommand::IterateNext { iterator: 1, buffer: vec![0; 1 << 20] };
     assert!(matches!(host.call(queue, HostRequest::Other(own)), Err(KvError::Param { .. })));
-    assert_eq!(host.buffer_bytes(), before);
+    assert_eq!(host.buffer_bytes(), with_small);
 }
 
 #[test]
@@ -105,4 +119,17 @@ fn a_walk_goes_through_the_queues_buffers() {
     assert_eq!(keys, 100);
     assert!(matches!(host.find_space(queue, &[7; 256]), Err(KvError::SpaceName { bytes: 256, max: 255 })));
     assert_eq!(host.find_space(queue, b"one").unwrap().pairs, 100);
+}
+
+/// What was queued is not carried out for somebody who has no slots for it.
+#[test]
+fn a_device_that_is_taken_back_has_nothing_queued() {
+    let mut host = host();
+    let queue = host.open_queue(4, 1024);
+    let space = host.create_space(queue, b"one", 0).unwrap();
+    host.start(queue, store(space, b"k", b"v")).unwrap();
+    let mut device = host.into_device();
+    let mut out = Out::default();
+    assert!(!device.step(0, &mut out) && out.completions.is_empty());
+    assert_eq!(device.info().pairs, 0);
 }

@@ -305,3 +305,34 @@ fn hashes_are_a_secret_of_the_device() {
     let (a, b) = (in_memory(SMALL, DeviceOptions::default()), in_memory(SMALL, DeviceOptions::default()));
     assert_ne!(hash_of(&a, 1), hash_of(&b, 1));
 }
+
+/// A mask that no key matches, over many groups: each batch, and each step of a deletion, looks at so many and no more.
+#[test]
+fn masks_that_few_keys_match_take_bounded_steps() {
+    let geometry = Geometry { page_bytes: 4096, block_bytes: 1 << 20, blocks: 16 };
+    let mut device = in_memory(geometry, DeviceOptions::default());
+    let space = create_space(&mut device, b"one", 0);
+    // Last bytes of groups are even.
+    let of = |n: u32| (n * 2).to_be_bytes();
+    for n in 0..40_000 {
+        super::store(&mut device, space, &of(n), b"v").unwrap();
+    }
+    let (selected, content) =
+        (KeyPattern { mask: [0, 0, 0, 1], pattern: [0, 0, 0, 1] }, IteratorContent::Keys);
+    let opened = answer(&mut device, KvCommand::OpenIterator { space, selected, content, owner: 1 });
+    let Ok(KvAnswer::Iterator(iterator)) = opened else { panic!("{opened:?}") };
+    let (mut batches, mut is_end) = (0, false);
+    while !is_end {
+        let done = run(&mut device, KvCommand::IterateNext { iterator, buffer: vec![0; 64] });
+        let Ok(KvAnswer::Batch { entries: 0, end }) = done.result else { panic!("{done:?}") };
+        (batches, is_end) = (batches + 1, end);
+    }
+    assert!((40_000 / 4096..=40_000 / 4096 + 1).contains(&batches), "{batches} batches");
+    device.submit(1, KvCommand::DeleteGroup { space, selected }).unwrap();
+    let (mut out, mut steps) = (Out::default(), 1);
+    while device.step(0, &mut out) {
+        steps += 1;
+    }
+    assert!(steps >= 600, "{steps} steps");
+    assert_eq!(out.completions.remove(0).result.unwrap(), KvAnswer::GroupDeleted(0));
+}
