@@ -14,7 +14,7 @@
 use super::Device;
 use super::block::{BlockInfo, BlockState, WriteStream};
 use super::event::Stage;
-use super::manager::{one_fewer, one_more};
+use super::manager::{LocatedEntry, one_fewer, one_more};
 use super::page::IndexEntry;
 use crate::code::{KvError, Result};
 use crate::flash::footer::{ENTRY_BYTES, FooterEntry};
@@ -71,6 +71,8 @@ pub(super) struct GcCycle {
 pub(super) struct Gc {
     pub(super) cycle: Option<GcCycle>,
     pub(super) counters: GcCounters,
+    /// Key and value of a record that is copied: kept, so that none asks for memory.
+    copied: Vec<u8>,
     /// [`Blocks::gains`](super::block::Blocks::gains) when there was no victim.
     no_victim_at: Option<u64>,
 }
@@ -229,31 +231,30 @@ impl Device {
         self.flash.geometry().block_offset(block) / UNIT_BYTES as u64 + u64::from(entry.unit)
     }
 
-    /// The index's entry of a record of a victim, if it is live: the newest of its key, and no tombstone that hides nothing.
-    fn live_entry(&mut self, block: u32, entry: &FooterEntry) -> Option<IndexEntry> {
-        let place = self.place_of(block, entry);
-        self.index.entry_at(entry.hash, place).filter(|found| !(found.is_tombstone && found.older == 0))
-    }
-
-    /// Copies a record if it is live. What that costs.
+    /// Copies a record if it is live: the newest of its key, and no tombstone that hides nothing. What that costs.
     fn collect_record(&mut self, block: u32, entry: &FooterEntry) -> Result<u64> {
-        if self.live_entry(block, entry).is_none() {
-            return Ok(LOOK_BYTES);
-        }
         let place = self.place_of(block, entry);
-        let (header, key, value) = match self.read_whole(place) {
-            Ok(read) => read,
-            Err(KvError::Damaged { .. } | KvError::ReadFault { .. }) => {
+        let located = self.index.entry_at(entry.hash, place);
+        let is_live = |found: &LocatedEntry| !(found.entry.is_tombstone && found.entry.older == 0);
+        let Some(located) = located.filter(is_live) else { return Ok(LOOK_BYTES) };
+        let mut copied = std::mem::take(&mut self.gc.copied);
+        let read = self.read_whole(place, &mut copied);
+        let copy = read.and_then(|header| {
+            let header = RecordHeader { relocated: true, ..header };
+            let (key, value) = copied.split_at(usize::from(header.key_bytes));
+            Ok((header, self.append(WriteStream::Cold, entry.hash, &header, key, value)?))
+        });
+        self.gc.copied = copied;
+        let (header, copy) = match copy {
+            Ok(copy) => copy,
+            Err(KvError::Damaged { .. } | KvError::ReadFault { .. } | KvError::Truncated { .. }) => {
                 self.keep_damaged(block);
                 return Ok(entry.charge());
             }
             Err(error) => return Err(error),
         };
-        let header = RecordHeader { relocated: true, ..header };
-        let copy = self.append(WriteStream::Cold, entry.hash, &header, &key, &value)?;
-        self.index.change(entry.hash, place, |entry| {
-            (entry.place, entry.older) = (copy, one_more(entry.older));
-        });
+        let older = one_more(located.entry.older);
+        self.index.set(&located, &IndexEntry { place: copy, older, ..located.entry });
         self.blocks.remove_live(block, entry.charge());
         self.gc.counters.copied_records += 1;
         self.gc.counters.copied_bytes += header.record_bytes() as u64;
@@ -261,10 +262,13 @@ impl Device {
         Ok(entry.charge())
     }
 
-    fn read_whole(&self, place: u64) -> Result<(RecordHeader, Vec<u8>, Vec<u8>)> {
+    /// The header of a record, and its key and value in `bytes`.
+    fn read_whole(&self, place: u64, bytes: &mut Vec<u8>) -> Result<RecordHeader> {
         let (header, key) = self.flash.prefix(place)?;
-        let value = self.flash.value(place, &header)?;
-        Ok((header, key.to_vec(), value.to_vec()))
+        bytes.clear();
+        bytes.extend_from_slice(key);
+        bytes.extend_from_slice(self.flash.value(place, &header)?);
+        Ok(header)
     }
 
     /// Erases a victim that was gone through.
@@ -274,8 +278,7 @@ impl Device {
             self.keep_damaged(block);
             return Ok(());
         }
-        // No entry, not even one that is replaced, has a place in the block any more, but for tombstones that hide nothing.
-        self.index.merge_all();
+        // No entry has a place in the block any more, but for tombstones that hide nothing.
         // PERSIST: all copies, and all that commands wrote over the victim's records, before the erase that takes these away.
         self.sync_stream(WriteStream::Cold)?;
         self.sync_stream(WriteStream::Hot)?;
@@ -301,29 +304,36 @@ impl Device {
     /// A record of an erased block is gone: an older one of its key, or a tombstone that hid nothing. What that costs.
     fn uncount(&mut self, block: u32, gone: &FooterEntry) -> Result<u64> {
         let place = self.place_of(block, gone);
-        if self.index.remove(gone.hash, place) {
+        let newest = self.newest_of(place, gone);
+        // Of a record that cannot be read nobody knows whose it was: a count that is too high keeps a tombstone too long, and nothing else.
+        let Some(newest) = newest else { return Ok(LOOK_BYTES) };
+        if newest.entry.place == place {
+            self.index.remove(&newest);
             self.gc.counters.tombstones_dropped += 1;
             return Ok(LOOK_BYTES);
         }
-        let candidates = self.index.find(gone.hash);
-        let newest = match candidates[..] {
-            [] => None,
-            [only] => Some(only),
-            _ => self.flash.prefix_before_erase(place).ok().and_then(|(_, key)| {
-                candidates.into_iter().find(|found| {
-                    let of_key = self.prefix(found.place);
-                    of_key.is_ok_and(|(header, of)| header.space == gone.header.space && of == key)
-                })
-            }),
-        };
-        // Of a record that cannot be read nobody knows whose it was: a count that is too high keeps a tombstone too long, and nothing else.
-        let Some(newest) = newest else { return Ok(LOOK_BYTES) };
-        let older = one_fewer(newest.older);
-        self.index.change(newest.hash, newest.place, |entry| entry.older = older);
-        if newest.is_tombstone && older == 0 && newest.older > 0 {
-            self.release_tombstone(&newest)?;
+        let older = one_fewer(newest.entry.older);
+        self.index.set(&newest, &IndexEntry { older, ..newest.entry });
+        if newest.entry.is_tombstone && older == 0 && newest.entry.older > 0 {
+            self.release_tombstone(&newest.entry)?;
         }
         Ok(LOOK_BYTES)
+    }
+
+    /// The entry of the key of a record of an erased block: its own, if it is a tombstone that hid nothing.
+    fn newest_of(&self, place: u64, gone: &FooterEntry) -> Option<LocatedEntry> {
+        let mut candidates = self.index.find(gone.hash);
+        let first = candidates.next()?;
+        let Some(second) = candidates.next() else { return Some(first) };
+        let all = || [first, second].into_iter().chain(self.index.find(gone.hash).skip(2));
+        let own = all().find(|found| found.entry.place == place);
+        own.or_else(|| {
+            let (_, key) = self.flash.prefix_before_erase(place).ok()?;
+            all().find(|found| {
+                let of_key = self.prefix(found.entry.place);
+                of_key.is_ok_and(|(header, of)| header.space == gone.header.space && of == key)
+            })
+        })
     }
 
     /// A tombstone hides nothing any more: its record is obsolete.

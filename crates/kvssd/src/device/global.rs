@@ -11,12 +11,11 @@ use super::page::{IndexEntry, IndexPages, MemoryPages, PAGE_ENTRIES};
 /// A bucket is parted when the table has so many entries a bucket.
 const ENTRIES_A_BUCKET: u64 = PAGE_ENTRIES as u64 * 4 / 5;
 
-/// What a merge does with a key.
+/// Where an entry of the table is, until the next change of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Change {
-    pub(super) entry: IndexEntry,
-    /// The place of the entry that it takes the place of; none, and it is another one.
-    pub(super) replaces: Option<u64>,
+pub(super) struct PageSlot {
+    page: u32,
+    n: u32,
 }
 
 #[derive(Debug)]
@@ -61,26 +60,18 @@ impl<P: IndexPages> GlobalTable<P> {
         std::iter::successors(Some(first), |&page| self.pages.page(page).next())
     }
 
-    /// The entries with this hash.
-    pub(super) fn find(&self, hash: u64) -> impl Iterator<Item = IndexEntry> {
-        self.chain(hash)
-            .flat_map(|page| self.pages.page(page).entries())
-            .filter(move |entry| entry.hash == hash)
-    }
-
-    /// Where the entry with this hash and place is.
-    fn locate(&self, hash: u64, place: u64) -> Option<(u32, usize)> {
-        self.chain(hash).find_map(|page| {
-            let mut entries = self.pages.page(page).entries();
-            Some((page, entries.position(|entry| entry.hash == hash && entry.place == place)?))
+    /// The entries with this hash, and where they are.
+    #[inline]
+    pub(super) fn find(&self, hash: u64) -> impl Iterator<Item = (PageSlot, IndexEntry)> {
+        self.chain(hash).flat_map(move |page| {
+            let found = self.pages.page(page).find(hash);
+            found.map(move |(n, entry)| (PageSlot { page, n: n as u32 }, entry))
         })
     }
 
-    /// Changes the entry with this hash and place; false if there is none.
-    pub(super) fn replace(&mut self, place: u64, entry: &IndexEntry) -> bool {
-        let Some((page, n)) = self.locate(entry.hash, place) else { return false };
-        self.pages.page_mut(page).set(n, entry);
-        true
+    /// Changes an entry.
+    pub(super) fn set(&mut self, at: PageSlot, entry: &IndexEntry) {
+        self.pages.page_mut(at.page).set(at.n as usize, entry);
     }
 
     /// One more entry.
@@ -99,11 +90,11 @@ impl<P: IndexPages> GlobalTable<P> {
         }
     }
 
-    /// Takes an entry out; false if there is none. The last entry of the bucket takes its room.
-    pub(super) fn remove(&mut self, hash: u64, place: u64) -> bool {
-        let Some((page, n)) = self.locate(hash, place) else { return false };
+    /// Takes an entry with this hash out. The last entry of the bucket takes its room.
+    pub(super) fn remove(&mut self, hash: u64, at: PageSlot) {
         let chain: Vec<u32> = self.chain(hash).collect();
-        let Some(&last) = chain.last() else { return false };
+        let Some(&last) = chain.last() else { return };
+        let (page, n) = (at.page, at.n as usize);
         if let Some(moved) = self.pages.page_mut(last).pop()
             && (page, n) != (last, self.pages.page(last).len())
         {
@@ -114,18 +105,15 @@ impl<P: IndexPages> GlobalTable<P> {
             self.pages.give_back(last);
         }
         self.entries -= 1;
-        true
     }
 
-    /// Takes a batch in, bucket by bucket, so that each is touched once. Gives back how many buckets that were.
-    pub(super) fn merge(&mut self, mut batch: Vec<Change>) -> usize {
-        batch.sort_by_key(|change| (self.bucket_of(change.entry.hash), change.entry.hash));
-        let mut buckets: Vec<usize> = batch.iter().map(|change| self.bucket_of(change.entry.hash)).collect();
+    /// Takes a batch in, in the order of the buckets. Gives back how many buckets it is for.
+    pub(super) fn merge(&mut self, mut batch: Vec<IndexEntry>) -> usize {
+        batch.sort_unstable_by_key(|entry| (self.bucket_of(entry.hash), entry.hash));
+        let mut buckets: Vec<usize> = batch.iter().map(|entry| self.bucket_of(entry.hash)).collect();
         buckets.dedup();
-        for Change { entry, replaces } in &batch {
-            if !replaces.is_some_and(|place| self.replace(place, entry)) {
-                self.insert(entry);
-            }
+        for entry in &batch {
+            self.insert(entry);
         }
         buckets.len()
     }
@@ -179,6 +167,10 @@ mod tests {
         IndexEntry { hash, place, older: 0, is_tombstone: false }
     }
 
+    fn slot_of(table: &GlobalTable, hash: u64, place: u64) -> Option<PageSlot> {
+        table.find(hash).find(|(_, entry)| entry.place == place).map(|(at, _)| at)
+    }
+
     /// Random inserts, replacements and removals against a map, with hashes of few bits among them, so that buckets overflow.
     #[test]
     fn the_table_is_the_map() {
@@ -192,14 +184,16 @@ mod tests {
                 match random.below(5) {
                     0 if !keys.is_empty() => {
                         let (hash, place) = keys.swap_remove(random.below(keys.len() as u64) as usize);
-                        assert!(table.remove(hash, place));
+                        let at = slot_of(&table, hash, place).unwrap();
+                        table.remove(hash, at);
                         assert!(map.remove(&(hash, place)).is_some());
                     }
                     1 if !keys.is_empty() => {
                         let n = random.below(keys.len() as u64) as usize;
                         let (hash, old) = keys[n];
                         let new = entry(hash, place);
-                        assert!(table.replace(old, &new));
+                        let at = slot_of(&table, hash, old).unwrap();
+                        table.set(at, &new);
                         map.remove(&(hash, old));
                         map.insert((hash, place), new);
                         keys[n] = (hash, place);
@@ -213,12 +207,12 @@ mod tests {
             }
             assert_eq!(table.entries(), map.len() as u64);
             for (hash, _) in keys.iter().take(2000) {
-                let mut found: Vec<_> = table.find(*hash).collect();
+                let mut found: Vec<_> = table.find(*hash).map(|(_, entry)| entry).collect();
                 found.sort_by_key(|entry| entry.place);
                 let expected: Vec<_> = map.range((*hash, 0)..=(*hash, u64::MAX)).map(|(_, &e)| e).collect();
                 assert_eq!(found, expected);
             }
-            assert!(!table.remove(1 << 63, u64::MAX >> 30) && !table.replace(1, &entry(1 << 63, 2)));
+            assert_eq!(slot_of(&table, 1 << 63, u64::MAX >> 30), None);
         }
     }
 
@@ -229,8 +223,7 @@ mod tests {
         let mut table = GlobalTable::<MemoryPages>::default();
         let mut most = 0;
         for _ in 0..25 {
-            let batch: Vec<_> =
-                (0..4096).map(|n| Change { entry: entry(random.next_u64(), n), replaces: None }).collect();
+            let batch: Vec<_> = (0..4096).map(|n| entry(random.next_u64(), n)).collect();
             let before = table.pages();
             let touched = table.merge(batch);
             assert!(touched <= table.buckets.len());

@@ -7,7 +7,8 @@ use super::block::WriteStream;
 use super::bucket::{OpenIterator, WalkPosition};
 use super::event::Stage;
 use super::group::GroupDelete;
-use super::manager::one_more;
+use super::local::LOCAL_ENTRIES;
+use super::manager::{LocatedEntry, one_more};
 use super::page::IndexEntry;
 use super::{Answered, Device, space};
 use crate::code::{KvError, Result};
@@ -30,6 +31,9 @@ type KeysOfHash = (Vec<(Vec<u8>, FoundRecord)>, Option<KvError>);
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FoundRecord {
     pub(super) entry: IndexEntry,
+    located: LocatedEntry,
+    /// Of the index when it was found: while it stays, so does the entry's place.
+    changes: u64,
     pub(super) header: RecordHeader,
 }
 
@@ -120,15 +124,25 @@ impl Device {
     /// The newest record of a key, if there is one: a tombstone, too.
     pub(super) fn look_up(&mut self, space: SpaceId, key: &[u8]) -> Result<(u64, Option<FoundRecord>)> {
         let hash = self.hash(space, key);
-        for entry in self.index.find(hash) {
-            let (header, of) = self.prefix(entry.place)?;
+        let found = self.find_record(hash, space, key)?;
+        let (place, bytes) =
+            found.map_or((0, 0), |found| (found.entry.place, u64::from(found.header.key_bytes)));
+        self.record_stage(Stage::LookedUp, place, bytes);
+        Ok((hash, found))
+    }
+
+    fn find_record(&self, hash: u64, space: SpaceId, key: &[u8]) -> Result<Option<FoundRecord>> {
+        for located in self.index.find(hash) {
+            let (header, of) = self.prefix(located.entry.place)?;
             if header.space == space && of == key {
-                self.record_stage(Stage::LookedUp, entry.place, u64::from(header.key_bytes));
-                return Ok((hash, Some(FoundRecord { entry, header })));
+                return Ok(Some(self.found_record(located, header)));
             }
         }
-        self.record_stage(Stage::LookedUp, 0, 0);
-        Ok((hash, None))
+        Ok(None)
+    }
+
+    fn found_record(&self, located: LocatedEntry, header: RecordHeader) -> FoundRecord {
+        FoundRecord { entry: located.entry, located, changes: self.index.changes(), header }
     }
 
     fn pair(&mut self, space: SpaceId, key: &[u8]) -> Result<FoundRecord> {
@@ -190,10 +204,12 @@ impl Device {
             self.check_room((len + ENTRY_BYTES) as u64, found)?;
         }
         self.ensure_free(len)?;
-        // Gc may have copied the record that was found.
+        // Gc may have copied the record that was found, or have dropped a tombstone.
         let found = match found {
-            Some(_) => self.look_up(new.space, new.key)?.1,
-            None => None,
+            Some(found) if found.changes != self.index.changes() => {
+                self.find_record(hash, new.space, new.key)?
+            }
+            unchanged => unchanged,
         };
         let header = RecordHeader {
             sequence: self.sequence + 1,
@@ -218,10 +234,14 @@ impl Device {
             older: found.map_or(0, |found| one_more(found.entry.older)),
             is_tombstone: !is_pair,
         };
-        let merges = self.index.counters().merged_entries;
-        if self.index.put(entry, found.map(|found| found.entry.place)) {
-            let merged = self.index.counters().merged_entries - merges;
-            self.record_stage(Stage::Merged, 0, merged * super::page::ENTRY_BYTES as u64);
+        match found {
+            Some(found) => self.index.set(&found.located, &entry),
+            None => {
+                if self.index.insert(&entry) {
+                    let merged = LOCAL_ENTRIES * super::page::ENTRY_BYTES;
+                    self.record_stage(Stage::Merged, 0, merged as u64);
+                }
+            }
         }
         self.count_change(hash, new, old_pair.map(|old| old.logical_bytes()), logical);
         self.collect_for((len + ENTRY_BYTES) as u64)
@@ -238,7 +258,7 @@ impl Device {
             if old.is_none() {
                 self.buckets.insert(new.space, group, hash);
             }
-        } else if self.index.find(hash).len() == 1 {
+        } else if self.index.find(hash).count() == 1 {
             // Of several keys with this hash others may be in the bucket, which keeps it then.
             self.buckets.remove(new.space, group, hash);
         }
@@ -449,22 +469,16 @@ impl Device {
     }
 
     /// The keys that are there of a bucket's hash, behind `after`, in their order; and why others may be missing, if a record cannot be read.
-    pub(super) fn keys_of(
-        &mut self,
-        space: SpaceId,
-        group: u32,
-        hash: u64,
-        after: &[u8],
-    ) -> Result<KeysOfHash> {
+    pub(super) fn keys_of(&self, space: SpaceId, group: u32, hash: u64, after: &[u8]) -> Result<KeysOfHash> {
         let (mut keys, mut unreadable) = (Vec::new(), None);
-        for entry in self.index.find(hash) {
-            if entry.is_tombstone {
+        for located in self.index.find(hash) {
+            if located.entry.is_tombstone {
                 continue;
             }
-            match self.prefix(entry.place) {
+            match self.prefix(located.entry.place) {
                 Ok((header, key)) => {
                     if header.space == space && group_of(key) == group && (after.is_empty() || key > after) {
-                        keys.push((key.to_vec(), FoundRecord { entry, header }));
+                        keys.push((key.to_vec(), self.found_record(located, header)));
                     }
                 }
                 Err(error @ (KvError::Damaged { .. } | KvError::ReadFault { .. })) => {

@@ -1,10 +1,13 @@
 //! Index managers: each has a range of hashes and a local table, and all share the global one.
 //!
-//! Owns [`Index`]: the order of a look-up (Bloom filter, local table, global table), and how a change gets from local to global. Promises that the entry of a key is the one written last,
-//! that one entry a key is seen, and that a local table is merged when it has 4,096 entries. Must not know keys: entries are told by hash and place.
+//! Owns [`Index`]: the order of a look-up (Bloom filter, local table, global table), and where a change goes: to the entry that was found, wherever it is; that of a key that has none to its
+//! manager's local table, which is merged when it has 4,096 entries. So a key has one entry, and no look-up is made twice: an entry's place is good until [`Index::changes`] moves. Must not know keys: several
+//! may share a hash.
 
-use super::global::{Change, GlobalTable};
-use super::local::{LOCAL_ENTRIES, LocalEntry, LocalTable};
+use std::cell::Cell;
+
+use super::global::{GlobalTable, PageSlot};
+use super::local::{LOCAL_ENTRIES, LocalTable};
 use super::page::{IndexEntry, OLDER_SATURATED};
 
 /// Managers of a device.
@@ -25,11 +28,28 @@ pub struct IndexCounters {
     pub merged_buckets: u64,
 }
 
+/// Where an entry is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum EntrySlot {
+    Local(usize),
+    Global(PageSlot),
+}
+
+/// An entry, and where it is until the next change of the index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct LocatedEntry {
+    pub(super) entry: IndexEntry,
+    slot: EntrySlot,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Index {
     managers: [LocalTable; MANAGERS],
     global: GlobalTable,
     counters: IndexCounters,
+    passed_over: Cell<u64>,
+    looked_up: Cell<u64>,
+    changes: u64,
 }
 
 /// The manager of a hash, by its upper bits; the lower ones choose a bucket.
@@ -39,7 +59,16 @@ fn manager_of(hash: u64) -> usize {
 
 impl Index {
     pub(super) fn counters(&self) -> IndexCounters {
-        self.counters
+        IndexCounters {
+            local_passed_over: self.passed_over.get(),
+            local_lookups: self.looked_up.get(),
+            ..self.counters
+        }
+    }
+
+    /// Moves with every change that may move an entry, or change one.
+    pub(super) fn changes(&self) -> u64 {
+        self.changes
     }
 
     /// Bytes of the global table's pages.
@@ -53,86 +82,65 @@ impl Index {
     }
 
     /// The entries with this hash, one a key.
-    pub(super) fn find(&mut self, hash: u64) -> Vec<IndexEntry> {
+    #[inline]
+    pub(super) fn find(&self, hash: u64) -> impl Iterator<Item = LocatedEntry> {
         let local = &self.managers[manager_of(hash)];
-        if !local.may_have(hash) {
-            self.counters.local_passed_over += 1;
-            return self.global.find(hash).collect();
-        }
-        self.counters.local_lookups += 1;
-        let mut found: Vec<IndexEntry> = local.find(hash).map(|local| local.entry).collect();
-        let is_replaced =
-            |entry: &IndexEntry| local.find(hash).any(|local| local.replaces == Some(entry.place));
-        found.extend(self.global.find(hash).filter(|entry| !is_replaced(entry)));
-        found
+        let may_have = local.len() > 0 && local.may_have(hash);
+        let counter = if may_have { &self.looked_up } else { &self.passed_over };
+        counter.set(counter.get() + 1);
+        let of_local = may_have.then(|| local.find(hash)).into_iter().flatten();
+        let of_local = of_local.map(|(slot, entry)| LocatedEntry { entry, slot: EntrySlot::Local(slot) });
+        let of_global = self.global.find(hash);
+        of_local.chain(of_global.map(|(slot, entry)| LocatedEntry { entry, slot: EntrySlot::Global(slot) }))
     }
 
     #[cfg(test)]
-    pub(super) fn find_all(&mut self, hash: u64) -> Vec<IndexEntry> {
-        self.find(hash)
+    pub(super) fn find_all(&self, hash: u64) -> Vec<IndexEntry> {
+        self.find(hash).map(|found| found.entry).collect()
     }
 
     /// The entry with this hash and place.
-    pub(super) fn entry_at(&mut self, hash: u64, place: u64) -> Option<IndexEntry> {
-        self.find(hash).into_iter().find(|entry| entry.place == place)
+    pub(super) fn entry_at(&self, hash: u64, place: u64) -> Option<LocatedEntry> {
+        self.find(hash).find(|found| found.entry.place == place)
     }
 
-    /// The first entry of a key, or the one that takes the place of the entry at `replaces`. Gives back whether that made a merge.
-    pub(super) fn put(&mut self, entry: IndexEntry, replaces: Option<u64>) -> bool {
+    /// The first entry of a key. Gives back whether that made a merge.
+    pub(super) fn insert(&mut self, entry: &IndexEntry) -> bool {
+        self.changes += 1;
         let local = &mut self.managers[manager_of(entry.hash)];
-        if let Some(place) = replaces
-            && let Some(newest) = local.get_mut(entry.hash, place)
-        {
-            newest.entry = entry;
-            return false;
-        }
-        local.insert(LocalEntry { entry, replaces });
+        local.insert(entry);
         if local.len() < LOCAL_ENTRIES {
             return false;
         }
-        self.merge(manager_of(entry.hash));
+        let batch = local.drain();
+        self.counters.merges += 1;
+        self.counters.merged_entries += batch.len() as u64;
+        self.counters.merged_buckets += self.global.merge(batch) as u64;
         true
     }
 
-    /// Merges all local tables: before a block is erased, so that no entry, not even one that is replaced, has a place in it.
-    pub(super) fn merge_all(&mut self) {
-        for manager in 0..MANAGERS {
-            if self.managers[manager].len() > 0 {
-                self.merge(manager);
-            }
+    /// Changes an entry, which was found since the last change, to another one with its hash.
+    pub(super) fn set(&mut self, found: &LocatedEntry, entry: &IndexEntry) {
+        debug_assert_eq!(found.entry.hash, entry.hash);
+        self.changes += 1;
+        match found.slot {
+            EntrySlot::Local(slot) => self.managers[manager_of(entry.hash)].set(slot, entry),
+            EntrySlot::Global(slot) => self.global.set(slot, entry),
         }
     }
 
-    fn merge(&mut self, manager: usize) {
-        let batch = self.managers[manager].drain();
-        self.counters.merges += 1;
-        self.counters.merged_entries += batch.len() as u64;
-        let batch = batch.into_iter().map(|LocalEntry { entry, replaces }| Change { entry, replaces });
-        self.counters.merged_buckets += self.global.merge(batch.collect()) as u64;
-    }
-
-    /// Changes the entry with this hash and place, where it is; false if there is none.
-    pub(super) fn change(&mut self, hash: u64, place: u64, change: impl FnOnce(&mut IndexEntry)) -> bool {
-        if let Some(local) = self.managers[manager_of(hash)].get_mut(hash, place) {
-            change(&mut local.entry);
-            return true;
-        }
-        let Some(mut entry) = self.entry_at(hash, place) else { return false };
-        change(&mut entry);
-        self.global.replace(place, &entry)
-    }
-
-    /// Takes the entry with this hash and place out; false if there is none.
-    pub(super) fn remove(&mut self, hash: u64, place: u64) -> bool {
-        match self.managers[manager_of(hash)].remove(hash, place) {
-            Some(LocalEntry { replaces: Some(replaced), .. }) => self.global.remove(hash, replaced),
-            Some(_) => true,
-            None => self.entry_at(hash, place).is_some() && self.global.remove(hash, place),
+    /// Takes an entry out, which was found since the last change.
+    pub(super) fn remove(&mut self, found: &LocatedEntry) {
+        self.changes += 1;
+        match found.slot {
+            EntrySlot::Local(slot) => self.managers[manager_of(found.entry.hash)].remove(slot),
+            EntrySlot::Global(slot) => self.global.remove(found.entry.hash, slot),
         }
     }
 
     /// Of a record of which nothing is known yet: straight into the global table, on opening.
     pub(super) fn build(&mut self, entry: &IndexEntry) {
+        self.changes += 1;
         self.global.insert(entry);
     }
 }
@@ -159,33 +167,37 @@ mod tests {
         IndexEntry { hash, place, older: 0, is_tombstone: false }
     }
 
-    /// Puts, changes and removals through many merges, against a map from hash (a key each here) to place.
+    /// Insertions, changes and removals through many merges, against a map from hash (a key each here) to place.
     #[test]
     fn one_entry_a_key_is_seen_through_merges() {
         let mut random = Random::from_seed(1);
         let mut index = Index::default();
         let mut map: BTreeMap<u64, u64> = BTreeMap::new();
-        let hashes: Vec<u64> = (0..40_000).map(|_| random.next_u64()).collect();
-        for place in 1..100_000u64 {
+        let hashes: Vec<u64> = (0..60_000).map(|_| random.next_u64()).collect();
+        for place in 1..200_000u64 {
             let hash = hashes[random.below(hashes.len() as u64) as usize];
-            match (random.below(6), map.get(&hash).copied()) {
-                (0, Some(old)) => {
-                    assert!(index.remove(hash, old));
+            let changes = index.changes();
+            match map.get(&hash).copied() {
+                Some(old) if random.below(6) == 0 => {
+                    let found = index.entry_at(hash, old).unwrap();
+                    index.remove(&found);
                     map.remove(&hash);
                 }
-                (1, Some(old)) => {
-                    assert!(index.change(hash, old, |entry| entry.place = place));
+                Some(old) => {
+                    let found = index.entry_at(hash, old).unwrap();
+                    index.set(&found, &entry(hash, place));
                     map.insert(hash, place);
                 }
-                (_, old) => {
-                    index.put(entry(hash, place), old);
+                None => {
+                    index.insert(&entry(hash, place));
                     map.insert(hash, place);
                 }
             }
+            assert!(index.changes() > changes);
         }
         assert!(index.counters().merges >= 4 && index.entries_merged() > 0 && index.bytes() > 4096);
         for hash in hashes {
-            let found: Vec<u64> = index.find(hash).iter().map(|entry| entry.place).collect();
+            let found: Vec<u64> = index.find(hash).map(|found| found.entry.place).collect();
             assert_eq!(found, map.get(&hash).copied().into_iter().collect::<Vec<_>>());
         }
         let counters = index.counters();
@@ -193,19 +205,6 @@ mod tests {
             counters.merged_buckets * 4 < counters.merged_entries,
             "entries of a bucket follow each other"
         );
-    }
-
-    /// A change of an entry that is replaced locally would bring an older version back.
-    #[test]
-    fn what_is_replaced_is_not_there() {
-        let mut index = Index::default();
-        index.build(&entry(5, 1));
-        index.put(entry(5, 2), Some(1));
-        assert_eq!(index.entry_at(5, 1), None);
-        assert!(!index.change(5, 1, |entry| entry.place = 9) && !index.remove(5, 1));
-        assert_eq!(index.find(5), [entry(5, 2)]);
-        assert!(index.remove(5, 2));
-        assert_eq!(index.find(5), []);
     }
 
     #[test]

@@ -4,23 +4,27 @@
 //! and a page 4 KiB, as they would be on flash. Must not know how pages make a table.
 //!
 //! ```text
-//!  entry:  0                8                13   14        16
-//!          +----------------+----------------+----+---------+
-//!          |      hash      |     place      |len |  older  |
-//!          +----------------+----------------+----+---------+
+//!  page:   0             240    244     248   256
+//!          +-------------+------+-------+-----+---------+---------+--
+//!          |  240 tags   | next | count |  0  | entry 0 | entry 1 | ...
+//!          +-------------+------+-------+-----+---------+---------+--
+//!  entry:  0                8                14        16
+//!          +----------------+----------------+---------+
+//!          |      hash      |     place      |  older  |
+//!          +----------------+----------------+---------+
 //! ```
 //!
-//! `place`: in units of 32 bytes from the start of the tier. `len`: the length class, log2 of the record's units, rounded up. `older`, 15 bits: how many older records of
-//! the key are on the flash; 32,767 is saturated. The highest bit says that it is a tombstone. In memory only, so no format: it is rebuilt from footers on opening.
-
-use hedgerow_row::le_bytes::{u32_at, u64_at};
+//! A tag is a byte of an entry's hash: a look-up compares eight of them at once, and looks at an entry where one is equal, a page's header being four cache lines and all of it 64.
+//! `place`: in units of 32 bytes from the start of the tier. `older`, 15 bits: how many older records of the key are on the flash; 32,767 is saturated. The highest bit says that it is a tombstone. In memory
+//! only, so no format: it is rebuilt from footers on opening.
 
 /// Bytes of a page.
 pub(super) const INDEX_PAGE_BYTES: usize = 4096;
 /// Bytes of an entry.
 pub(super) const ENTRY_BYTES: usize = 16;
-/// Entries of a page: one entry's room is its header.
-pub(super) const PAGE_ENTRIES: usize = INDEX_PAGE_BYTES / ENTRY_BYTES - 1;
+/// Entries of a page: what is left beside their tags and the header.
+pub(super) const PAGE_ENTRIES: usize = 240;
+const TAG_WORDS: usize = PAGE_ENTRIES / 8;
 /// An older-version count that has reached its end, and stays there.
 pub(super) const OLDER_SATURATED: u16 = (1 << 15) - 1;
 const PLACE_BITS: u32 = 40;
@@ -37,18 +41,18 @@ pub(super) struct IndexEntry {
     pub(super) is_tombstone: bool,
 }
 
+/// An entry as it is kept.
+pub(super) type PackedEntry = [u64; 2];
+
 impl IndexEntry {
-    fn encode(&self, out: &mut [u8]) {
-        out[..8].copy_from_slice(&self.hash.to_le_bytes());
+    pub(super) fn pack(&self) -> PackedEntry {
         let place = self.place & ((1 << PLACE_BITS) - 1);
-        let packed = place | u64::from(self.older) << 48 | u64::from(self.is_tombstone) << 63;
-        out[8..].copy_from_slice(&packed.to_le_bytes());
+        [self.hash, place | u64::from(self.older) << 48 | u64::from(self.is_tombstone) << 63]
     }
 
-    fn decode(bytes: &[u8]) -> IndexEntry {
-        let packed = u64_at(bytes, 8);
+    pub(super) fn unpack([hash, packed]: PackedEntry) -> IndexEntry {
         IndexEntry {
-            hash: u64_at(bytes, 0),
+            hash,
             place: packed & ((1 << PLACE_BITS) - 1),
             older: (packed >> 48) as u16 & OLDER_SATURATED,
             is_tombstone: packed >> 63 != 0,
@@ -58,41 +62,72 @@ impl IndexEntry {
 
 /// A page of entries, and which page its bucket goes on with.
 #[derive(Debug, Clone)]
-pub(super) struct IndexPage(Box<[u8]>);
+#[repr(C)]
+pub(super) struct IndexPage {
+    tags: [u64; TAG_WORDS],
+    next: u32,
+    len: u32,
+    zeros: u64,
+    entries: [PackedEntry; PAGE_ENTRIES],
+}
+
+const _: () = assert!(size_of::<IndexPage>() == INDEX_PAGE_BYTES);
+
+/// A byte of the hash that neither buckets nor managers are chosen by.
+fn tag_of(hash: u64) -> u64 {
+    hash >> 48 & 0xFF
+}
+
+const LOWEST: u64 = 0x0101_0101_0101_0101;
+const HIGHEST: u64 = 0x8080_8080_8080_8080;
 
 impl IndexPage {
     fn new() -> IndexPage {
-        let mut page = IndexPage(vec![0; INDEX_PAGE_BYTES].into());
-        page.set_next(None);
-        page
+        let (tags, entries) = ([0; TAG_WORDS], [[0; 2]; PAGE_ENTRIES]);
+        IndexPage { tags, next: NO_PAGE, len: 0, zeros: 0, entries }
     }
 
     pub(super) fn len(&self) -> usize {
-        u32_at(&self.0, 0) as usize
-    }
-
-    fn set_len(&mut self, len: usize) {
-        self.0[..4].copy_from_slice(&(len as u32).to_le_bytes());
+        self.len as usize
     }
 
     pub(super) fn next(&self) -> Option<u32> {
-        Some(u32_at(&self.0, 4)).filter(|&next| next != NO_PAGE)
+        Some(self.next).filter(|&next| next != NO_PAGE)
     }
 
     pub(super) fn set_next(&mut self, next: Option<u32>) {
-        self.0[4..8].copy_from_slice(&next.unwrap_or(NO_PAGE).to_le_bytes());
+        self.next = next.unwrap_or(NO_PAGE);
     }
 
     pub(super) fn entries(&self) -> impl Iterator<Item = IndexEntry> {
-        self.0[ENTRY_BYTES..].chunks_exact(ENTRY_BYTES).take(self.len()).map(IndexEntry::decode)
+        self.entries[..self.len()].iter().map(|&entry| IndexEntry::unpack(entry))
     }
 
-    fn entry_mut(&mut self, n: usize) -> &mut [u8] {
-        &mut self.0[(n + 1) * ENTRY_BYTES..][..ENTRY_BYTES]
+    /// The entries with this hash, and their numbers.
+    #[inline]
+    pub(super) fn find(&self, hash: u64) -> impl Iterator<Item = (usize, IndexEntry)> {
+        let wanted = tag_of(hash) * LOWEST;
+        self.tags[..self.len().div_ceil(8)]
+            .iter()
+            .enumerate()
+            .flat_map(move |(n, tags)| {
+                let differ = tags ^ wanted;
+                // The highest bit of each byte that is zero. One above such a byte may have it, too: its entry has another hash, and is passed over.
+                let mut equal = differ.wrapping_sub(LOWEST) & !differ & HIGHEST;
+                std::iter::from_fn(move || {
+                    let at = equal.checked_ilog2()? as usize / 8;
+                    equal &= !(0xFF << (at * 8));
+                    Some(n * 8 + at)
+                })
+            })
+            .filter(move |&n| n < self.len() && self.entries[n][0] == hash)
+            .map(|n| (n, IndexEntry::unpack(self.entries[n])))
     }
 
     pub(super) fn set(&mut self, n: usize, entry: &IndexEntry) {
-        entry.encode(self.entry_mut(n));
+        self.entries[n] = entry.pack();
+        let (word, shift) = (n / 8, n % 8 * 8);
+        self.tags[word] = self.tags[word] & !(0xFF << shift) | tag_of(entry.hash) << shift;
     }
 
     /// False: the page is full.
@@ -102,16 +137,14 @@ impl IndexPage {
             return false;
         }
         self.set(len, entry);
-        self.set_len(len + 1);
+        self.len += 1;
         true
     }
 
     /// Takes the last entry off.
     pub(super) fn pop(&mut self) -> Option<IndexEntry> {
-        let last = self.len().checked_sub(1)?;
-        let entry = IndexEntry::decode(self.entry_mut(last));
-        self.set_len(last);
-        Some(entry)
+        self.len = self.len.checked_sub(1)?;
+        Some(IndexEntry::unpack(self.entries[self.len()]))
     }
 }
 
@@ -132,7 +165,7 @@ pub(super) trait IndexPages: std::fmt::Debug + Send {
 /// All pages in memory.
 #[derive(Debug, Default)]
 pub(super) struct MemoryPages {
-    pages: Vec<IndexPage>,
+    pages: Vec<Box<IndexPage>>,
     free: Vec<u32>,
 }
 
@@ -147,10 +180,10 @@ impl IndexPages for MemoryPages {
 
     fn take(&mut self) -> u32 {
         if let Some(number) = self.free.pop() {
-            self.pages[number as usize] = IndexPage::new();
+            *self.pages[number as usize] = IndexPage::new();
             return number;
         }
-        self.pages.push(IndexPage::new());
+        self.pages.push(Box::new(IndexPage::new()));
         (self.pages.len() - 1) as u32
     }
 
@@ -179,10 +212,25 @@ mod tests {
         for n in 0..PAGE_ENTRIES as u64 {
             assert!(page.push(&entry(n)));
         }
-        assert!(!page.push(&entry(0)), "a page of 4 KiB has 255 entries");
+        assert!(!page.push(&entry(0)), "a page of 4 KiB has 240 entries");
         assert!(page.entries().eq((0..PAGE_ENTRIES as u64).map(entry)));
+        for n in 0..PAGE_ENTRIES {
+            let found: Vec<_> = page.find(entry(n as u64).hash).collect();
+            assert_eq!(found, [(n, entry(n as u64))]);
+        }
+        assert_eq!(page.find(5).count(), 0);
+        // Bytes that differ by one from the tag that is looked for, above an equal one.
+        let mut near = IndexPage::new();
+        for n in 0..16u64 {
+            let tag = [0x42, 0x43, 0x41][n as usize % 3];
+            near.push(&IndexEntry { hash: tag << 48 | n, ..entry(0) });
+        }
+        for n in 0..16u64 {
+            let tag = [0x42, 0x43, 0x41][n as usize % 3];
+            assert_eq!(near.find(tag << 48 | n).map(|(at, _)| at).collect::<Vec<_>>(), [n as usize]);
+        }
         assert_eq!(page.next(), None);
         page.set_next(Some(3));
-        assert_eq!((page.pop(), page.len(), page.next()), (Some(entry(254)), 254, Some(3)));
+        assert_eq!((page.pop(), page.len(), page.next()), (Some(entry(239)), 239, Some(3)));
     }
 }
