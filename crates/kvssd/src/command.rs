@@ -23,11 +23,17 @@ pub const SPACES_MAX: usize = 15;
 /// Keys in one [`KvCommand::Exist`].
 pub const EXIST_KEYS_MAX: usize = 4096;
 
-/// A key, in place.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct PairKey {
-    len: u8,
-    bytes: [u8; KEY_BYTES_MAX],
+/// Bytes of a key that lie in the command.
+const KEY_BYTES_IN_PLACE: usize = 30;
+
+/// A key. One of up to 30 bytes is in place, so that commands are short; a longer one has memory of its own.
+#[derive(Clone, PartialEq, Eq)]
+pub struct PairKey(KeyBytes);
+
+#[derive(Clone, PartialEq, Eq)]
+enum KeyBytes {
+    InPlace { len: u8, bytes: [u8; KEY_BYTES_IN_PLACE] },
+    Apart(Box<[u8]>),
 }
 
 impl PairKey {
@@ -39,14 +45,20 @@ impl PairKey {
         if key.is_empty() || key.len() > KEY_BYTES_MAX {
             return Err(KvError::KeyLength { bytes: key.len(), max: KEY_BYTES_MAX });
         }
-        let mut bytes = [0; KEY_BYTES_MAX];
+        if key.len() > KEY_BYTES_IN_PLACE {
+            return Ok(PairKey(KeyBytes::Apart(key.into())));
+        }
+        let mut bytes = [0; KEY_BYTES_IN_PLACE];
         bytes[..key.len()].copy_from_slice(key);
-        Ok(PairKey { len: key.len() as u8, bytes })
+        Ok(PairKey(KeyBytes::InPlace { len: key.len() as u8, bytes }))
     }
 
     /// Its bytes.
     pub fn bytes(&self) -> &[u8] {
-        &self.bytes[..usize::from(self.len)]
+        match &self.0 {
+            KeyBytes::InPlace { len, bytes } => &bytes[..usize::from(*len)],
+            KeyBytes::Apart(bytes) => bytes,
+        }
     }
 }
 
@@ -280,6 +292,17 @@ impl KvCommand {
                 Err(KvError::Param { what: "exist takes 1 to 4096 keys" })
             }
             _ => Ok(()),
+        }
+    }
+
+    /// The one key that it looks up, if it is one.
+    pub(crate) fn key(&self) -> Option<(SpaceId, &PairKey)> {
+        match self {
+            KvCommand::Store { space, key, .. }
+            | KvCommand::Retrieve { space, key, .. }
+            | KvCommand::Delete { space, key, .. }
+            | KvCommand::PairInfo { space, key } => Some((*space, key)),
+            _ => None,
         }
     }
 

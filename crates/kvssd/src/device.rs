@@ -118,6 +118,8 @@ pub struct Device {
     /// Blocks that are damaged, and what of them counts.
     damaged: (u32, u64),
     queue: VecDeque<(u64, KvCommand)>,
+    /// Room for the hashes of the commands of a step.
+    next_hashes: Vec<u64>,
     group_delete: Option<GroupDelete>,
     /// Why it takes no more commands.
     failed: Option<KvError>,
@@ -178,6 +180,7 @@ impl Device {
     /// Carries commands out, some of those that were taken, in their order. True: there are more. `now_ns` is the time, which nothing depends on: events say it.
     pub fn step(&mut self, now_ns: u64, out: &mut Out) -> bool {
         self.now_ns = now_ns;
+        self.prefetch_step();
         let first = out.completions.len();
         for _ in 0..self.options.commands_a_step.max(1) {
             let Some(completion) = self.next_completion() else { break };
@@ -204,6 +207,25 @@ impl Device {
         }
         out.events.append(&mut self.events);
         !self.queue.is_empty() || self.group_delete.is_some()
+    }
+
+    /// Has what the next commands will look up come to the processor's caches, for all of them at once: one by one they would wait for each page and each record.
+    fn prefetch_step(&mut self) {
+        let mut hashes = std::mem::take(&mut self.next_hashes);
+        hashes.clear();
+        let commands = self.queue.iter().take(self.options.commands_a_step.max(1));
+        hashes.extend(commands.filter_map(|(_, command)| {
+            let (space, key) = command.key()?;
+            Some(self.hash(space, key.bytes()))
+        }));
+        if hashes.len() > 1 {
+            let touched = hashes.iter().fold(0, |all, &hash| all ^ self.index.touch(hash));
+            std::hint::black_box(touched);
+            for place in hashes.iter().filter_map(|&hash| self.index.peek(hash)) {
+                self.flash.prefetch(place);
+            }
+        }
+        self.next_hashes = hashes;
     }
 
     /// Carries the next command out, or goes on with one that takes several steps; none if there is nothing to answer.

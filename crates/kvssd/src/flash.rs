@@ -25,6 +25,9 @@ use secret::HashSecret;
 use seed::{BlockSeed, block_word, generation_of};
 use superblock::{SUPERBLOCK_BYTES, Superblock};
 
+/// Bytes of a record that are asked for ahead.
+const PREFETCH_BYTES: u64 = 192;
+
 /// What was done to the flash since the device was opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FlashCounters {
@@ -305,6 +308,11 @@ impl Flash {
     pub(crate) fn restore_superblocks(&mut self) -> Result<()> {
         self.tier.rewrite(0, 2 * SECTOR_BYTES);
         self.persist(0, 2 * SECTOR_BYTES)
+    }
+
+    /// Asks for the cache lines of a record's header and key, and of a short value.
+    pub(crate) fn prefetch(&self, place: u64) {
+        self.tier.prefetch(place * UNIT_BYTES as u64, PREFETCH_BYTES);
     }
 
     /// Has the medium begin to write what was stored to a range of the tier, where it can; a later sync has less to wait for.

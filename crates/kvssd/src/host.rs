@@ -44,10 +44,6 @@ pub struct HostTicket(u64);
 
 /// What is started. What it borrows is free again when [`Host::start`] returns.
 #[derive(Debug)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "a request is made and taken in one call; a command has its key in place"
-)]
 pub enum HostRequest<'a> {
     /// [`KvCommand::Store`].
     Store {

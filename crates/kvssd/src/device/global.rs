@@ -69,6 +69,11 @@ impl<P: IndexPages> GlobalTable<P> {
         })
     }
 
+    /// See [`IndexPage::touch`](super::page::IndexPage::touch).
+    pub(super) fn touch(&self, hash: u64) -> u64 {
+        self.pages.page(self.buckets[self.bucket_of(hash)]).touch()
+    }
+
     /// Changes an entry.
     pub(super) fn set(&mut self, at: PageSlot, entry: &IndexEntry) {
         self.pages.page_mut(at.page).set(at.n as usize, entry);

@@ -94,6 +94,16 @@ impl Index {
         of_local.chain(of_global.map(|(slot, entry)| LocatedEntry { entry, slot: EntrySlot::Global(slot) }))
     }
 
+    /// Reads what a look-up of this hash will read first. Reads of several hashes do not wait for one another, as those of look-ups do.
+    pub(super) fn touch(&self, hash: u64) -> u64 {
+        self.global.touch(hash)
+    }
+
+    /// A record that a look-up of this hash will read: its place.
+    pub(super) fn peek(&self, hash: u64) -> Option<u64> {
+        self.global.find(hash).next().map(|(_, entry)| entry.place)
+    }
+
     #[cfg(test)]
     pub(super) fn find_all(&self, hash: u64) -> Vec<IndexEntry> {
         self.find(hash).map(|found| found.entry).collect()

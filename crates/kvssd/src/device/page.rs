@@ -103,6 +103,11 @@ impl IndexPage {
         self.entries[..self.len()].iter().map(|&entry| IndexEntry::unpack(entry))
     }
 
+    /// Reads of each cache line of the tags, so that a look-up will find them at hand.
+    pub(super) fn touch(&self) -> u64 {
+        self.tags[0] ^ self.tags[8] ^ self.tags[16] ^ self.tags[24]
+    }
+
     /// The entries with this hash, and their numbers.
     #[inline]
     pub(super) fn find(&self, hash: u64) -> impl Iterator<Item = (usize, IndexEntry)> {

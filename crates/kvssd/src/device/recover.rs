@@ -50,6 +50,7 @@ impl Device {
             tombstone_bytes: 0,
             damaged: (0, 0),
             queue: std::collections::VecDeque::new(),
+            next_hashes: Vec::new(),
             group_delete: None,
             failed: None,
             events: Vec::new(),
