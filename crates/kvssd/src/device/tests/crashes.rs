@@ -19,18 +19,33 @@ const WITHOUT: [Survivors; 6] = [
     Survivors::BodiesOnly,
 ];
 
+/// The change that makes a key space, or takes its name away.
+fn name_change(name: &[u8], id: Option<SpaceId>) -> KeyChange {
+    ((0, name.to_vec()), id.map(|id| vec![id.number()]))
+}
+
+/// All pairs of a device, and its key spaces by their names.
+fn all_of(device: &mut Device) -> Content {
+    let mut content = content_of(device);
+    let Ok(KvAnswer::Spaces(spaces)) = answer(device, KvCommand::ListSpaces) else { panic!("no list") };
+    content.extend(spaces.into_iter().map(|info| ((0, info.name), vec![info.id.number()])));
+    content
+}
+
 /// A change of one key.
 type KeyChange = ((u8, Vec<u8>), Option<Vec<u8>>);
 
 struct Script {
     sim: CrashSim,
     options: DeviceOptions,
+    geometry: Geometry,
     changes: Vec<KeyChange>,
     /// Of each command: where the medium's log was once it was complete, the changes by then, and those that were durable.
     steps: Vec<(u64, usize, usize)>,
     keys: u64,
     copied: u64,
     erased: u64,
+    merges: u64,
 }
 
 impl Script {
@@ -41,46 +56,85 @@ impl Script {
     }
 
     fn run(seed: u64, commands: usize, keys: u64, options: DeviceOptions, flushes: bool) -> Script {
-        let (sim, mut device) = simulated(TINY, &options);
+        Script::run_on(CrashModel::Pages, TINY, seed, commands, keys, 0, options, flushes)
+    }
+
+    /// Runs random commands on a medium of this kind, after `filled` pairs were stored, which no crash of a sweep takes.
+    #[expect(clippy::too_many_arguments, reason = "what a sweep is made of")]
+    fn run_on(
+        model: CrashModel,
+        geometry: Geometry,
+        seed: u64,
+        commands: usize,
+        keys: u64,
+        filled: u64,
+        options: DeviceOptions,
+        flushes: bool,
+    ) -> Script {
+        let sim = CrashSim::new(model, geometry.bytes() + (1 << 20));
+        let mut device = Device::format(FastTier::simulated(&sim), geometry, options.clone()).unwrap();
         let mut random = Random::from_seed(seed);
         let space = create_space(&mut device, b"one", 0);
+        let mut script = Script {
+            sim,
+            options,
+            geometry,
+            changes: vec![name_change(b"one", Some(space))],
+            steps: Vec::new(),
+            keys,
+            copied: 0,
+            erased: 0,
+            merges: 0,
+        };
+        let mut content = Content::new();
+        for n in 0..filled {
+            script.store(&mut device, &mut content, space, n.to_be_bytes().to_vec(), Vec::new());
+        }
         let _ = answer(&mut device, KvCommand::Flush).unwrap();
-        let mut script =
-            Script { sim, options, changes: Vec::new(), steps: Vec::new(), keys, copied: 0, erased: 0 };
-        script.push(0);
-        let mut content: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
+        script.push(script.changes.len());
+        let mut other = None;
         for _ in 0..commands {
+            let space = other.filter(|_| random.below(4) == 0).unwrap_or(space);
             let of = key_of(random.below(keys));
             let at = (space.number(), of.clone());
             let mut flushed = false;
-            match random.below(16) {
-                0..=9 => {
+            match random.below(64) {
+                0..=39 => {
                     let value = value_of(&mut random, 900);
-                    match store(&mut device, space, &of, &value) {
-                        Ok(_) => {
-                            content.insert(of, value.clone());
-                            script.changes.push((at, Some(value)));
-                        }
-                        Err(KvError::DeviceFull { .. }) => {}
-                        Err(error) => panic!("{error}"),
-                    }
+                    script.store(&mut device, &mut content, space, of, value);
                 }
-                10 => {
+                40..=43 => {
                     let value = value_of(&mut random, 100);
-                    let new = [content.get(&of).cloned().unwrap_or_default(), value.clone()].concat();
+                    let new = [content.get(&at).cloned().unwrap_or_default(), value.clone()].concat();
                     let mode = StoreMode::Append;
                     if answer(&mut device, KvCommand::Store { space, key: key(&of), value, mode }).is_ok() {
-                        content.insert(of, new.clone());
+                        content.insert(at.clone(), new.clone());
                         script.changes.push((at, Some(new)));
                     }
                 }
-                11 if flushes => {
+                44..=47 if flushes => {
                     answer(&mut device, KvCommand::Flush).unwrap();
                     flushed = true;
                 }
+                48..=51 => {
+                    let buffer = vec![0; 4096];
+                    let command =
+                        KvCommand::Retrieve { space, key: key(&of), offset: 0, buffer, delete: true };
+                    if run(&mut device, command).result.is_ok() {
+                        content.remove(&at);
+                        script.changes.push((at, None));
+                    }
+                }
+                52 if random.below(4) == 0 => {
+                    let selected = KeyPattern::prefix(&of[..2]);
+                    script.delete_group(&mut device, &mut content, space, selected, None);
+                }
+                53 if random.below(4) == 0 => {
+                    other = script.change_space(&mut device, &mut content, other);
+                }
                 _ => {
                     if delete(&mut device, space, &of).unwrap() == KvAnswer::Deleted(true) {
-                        content.remove(&of);
+                        content.remove(&at);
                         script.changes.push((at, None));
                     }
                 }
@@ -89,7 +143,73 @@ impl Script {
         }
         script.copied = device.gc_counters().copied_records;
         script.erased = device.gc_counters().cycles;
+        script.merges = device.index_counters().merges;
         script
+    }
+
+    fn store(
+        &mut self,
+        device: &mut Device,
+        content: &mut Content,
+        space: SpaceId,
+        of: Vec<u8>,
+        value: Vec<u8>,
+    ) {
+        match store(device, space, &of, &value) {
+            Ok(_) => {
+                let at = (space.number(), of);
+                content.insert(at.clone(), value.clone());
+                self.changes.push((at, Some(value)));
+            }
+            Err(KvError::DeviceFull { .. }) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Deletes a group, or a key space with its name: a change for each pair, in the order of buckets.
+    fn delete_group(
+        &mut self,
+        device: &mut Device,
+        content: &mut Content,
+        space: SpaceId,
+        selected: KeyPattern,
+        name: Option<&[u8]>,
+    ) {
+        let group_of = crate::command::group_of;
+        let is_selected = |at: &&(u8, Vec<u8>)| at.0 == space.number() && selected.selects(group_of(&at.1));
+        let mut gone: Vec<_> = content.keys().filter(is_selected).cloned().collect();
+        gone.sort_by_key(|(_, key)| (group_of(key), device.hash(space, key), key.clone()));
+        let command = match name {
+            Some(name) => KvCommand::DeleteSpace { name: key(name) },
+            None => KvCommand::DeleteGroup { space, selected },
+        };
+        assert_eq!(answer(device, command).unwrap(), KvAnswer::GroupDeleted(gone.len() as u64));
+        for at in gone {
+            content.remove(&at);
+            self.changes.push((at, None));
+        }
+        self.changes.extend(name.map(|name| name_change(name, None)));
+    }
+
+    /// Makes the second key space, or deletes it with what is in it: its number is given again.
+    fn change_space(
+        &mut self,
+        device: &mut Device,
+        content: &mut Content,
+        other: Option<SpaceId>,
+    ) -> Option<SpaceId> {
+        if let Some(space) = other {
+            self.delete_group(device, content, space, KeyPattern::ALL, Some(b"two"));
+            return None;
+        }
+        match answer(device, KvCommand::CreateSpace { name: key(b"two"), bytes_max: 0 }) {
+            Ok(KvAnswer::Space(info)) => {
+                self.changes.push(name_change(b"two", Some(info.id)));
+                Some(info.id)
+            }
+            Err(KvError::DeviceFull { .. }) => None,
+            other => panic!("{other:?}"),
+        }
     }
 
     fn push(&mut self, durable: usize) {
@@ -125,7 +245,7 @@ impl Script {
         let mut device = Device::open(FastTier::simulated(sim), self.options.clone())
             .unwrap_or_else(|error| panic!("{told}: {error}"));
         assert!(device.open_report().is_whole(), "{told}: a crash is no damage: {:?}", device.open_report());
-        let found = content_of(&mut device);
+        let found = all_of(&mut device);
         let mut content = self.content_after(least);
         for changes in least..=most {
             if changes > least {
@@ -160,7 +280,7 @@ impl Script {
             return 1;
         }
         let words = sim.process_kill();
-        for [a, b] in (0..TINY.blocks).map(|block| TINY.word_offsets(block)) {
+        for [a, b] in (0..self.geometry.blocks).map(|block| self.geometry.word_offsets(block)) {
             assert_eq!(words.read(a, 8), words.read(b, 8), "{told}: both words of a block are alike");
         }
         let mut images = 1;
@@ -191,10 +311,10 @@ impl Script {
                 content.insert((1, of), n.to_le_bytes().to_vec());
             }
         }
-        assert_eq!(content_of(&mut device), content, "{told}, going on");
+        assert_eq!(all_of(&mut device), content, "{told}, going on");
         device.close().unwrap();
         let mut device = Device::open(FastTier::simulated(&sim), self.options.clone()).unwrap();
-        assert_eq!(content_of(&mut device), content, "{told}, opened again");
+        assert_eq!(all_of(&mut device), content, "{told}, opened again");
         images
     }
 
@@ -506,4 +626,30 @@ fn what_is_answered_to_be_missing_stays_missing() {
     let mut device = Device::open(FastTier::simulated(&sim), options).unwrap();
     let missing = retrieve(&mut device, space, &first);
     assert!(matches!(missing, Err(KvError::KeyMissing)), "{missing:?}");
+}
+
+/// The same on persistent memory, where lines of 64 bytes are what a crash leaves or takes.
+#[test]
+fn on_persistent_memory_every_kind_of_crash_is_survived() {
+    let mut images = 0;
+    for (seed, ack) in [(12, AckMode::Buffered), (13, AckMode::Immediate)] {
+        let options = DeviceOptions { ack, ..DeviceOptions::default() };
+        let script = Script::run_on(CrashModel::CacheLines, TINY, seed, 3000, 400, 0, options, true);
+        script.assert_gc_ran();
+        images += script.sweep(&Survivors::EACH, 12, 40);
+    }
+    assert!(images >= 700, "{images} images");
+}
+
+/// More keys than local tables take: merges are under way, and gc changes entries that were merged and such that were not.
+#[test]
+fn crashes_with_full_local_tables_are_survived() {
+    let geometry = Geometry { page_bytes: 4096, block_bytes: 64 << 10, blocks: 26 };
+    let options = DeviceOptions::default();
+    let filled = 17_000;
+    let script = Script::run_on(CrashModel::Pages, geometry, 14, 2500, 400, filled, options, true);
+    let merges = script.merges;
+    assert!(merges >= 4 && script.erased > 0, "{merges} merges, {} erased", script.erased);
+    let images = script.sweep(&Survivors::EACH, 300, 10);
+    assert!(images >= 20, "{images} images");
 }
