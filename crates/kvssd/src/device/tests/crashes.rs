@@ -94,57 +94,65 @@ impl Script {
         script.push(script.changes.len());
         let mut other = None;
         for _ in 0..commands {
-            let space = other.filter(|_| random.below(4) == 0).unwrap_or(space);
-            let of = key_of(random.below(keys));
-            let at = (space.number(), of.clone());
-            let mut flushed = false;
-            match random.below(64) {
-                0..=39 => {
-                    let value = value_of(&mut random, 900);
-                    script.store(&mut device, &mut content, space, of, value);
-                }
-                40..=43 => {
-                    let value = value_of(&mut random, 100);
-                    let new = [content.get(&at).cloned().unwrap_or_default(), value.clone()].concat();
-                    let mode = StoreMode::Append;
-                    if answer(&mut device, KvCommand::Store { space, key: key(&of), value, mode }).is_ok() {
-                        content.insert(at.clone(), new.clone());
-                        script.changes.push((at, Some(new)));
-                    }
-                }
-                44..=47 if flushes => {
-                    answer(&mut device, KvCommand::Flush).unwrap();
-                    flushed = true;
-                }
-                48..=51 => {
-                    let buffer = vec![0; 4096];
-                    let command =
-                        KvCommand::Retrieve { space, key: key(&of), offset: 0, buffer, delete: true };
-                    if run(&mut device, command).result.is_ok() {
-                        content.remove(&at);
-                        script.changes.push((at, None));
-                    }
-                }
-                52 if random.below(4) == 0 => {
-                    let selected = KeyPattern::prefix(&of[..2]);
-                    script.delete_group(&mut device, &mut content, space, selected, None);
-                }
-                53 if random.below(4) == 0 => {
-                    other = script.change_space(&mut device, &mut content, other);
-                }
-                _ => {
-                    if delete(&mut device, space, &of).unwrap() == KvAnswer::Deleted(true) {
-                        content.remove(&at);
-                        script.changes.push((at, None));
-                    }
-                }
-            }
+            let flushed = script.command(&mut device, &mut content, &mut random, &mut other, flushes);
             script.push(if flushed { script.changes.len() } else { 0 });
         }
         script.copied = device.gc_counters().copied_records;
         script.erased = device.gc_counters().cycles;
         script.merges = device.index_counters().merges;
         script
+    }
+
+    /// Gives one random command. Whether it was a flush.
+    fn command(
+        &mut self,
+        device: &mut Device,
+        content: &mut Content,
+        random: &mut Random,
+        other: &mut Option<SpaceId>,
+        flushes: bool,
+    ) -> bool {
+        let space = other.filter(|_| random.below(4) == 0).unwrap_or(SpaceId(1));
+        let of = key_of(random.below(self.keys));
+        let at = (space.number(), of.clone());
+        match random.below(64) {
+            0..=39 => {
+                let value = value_of(random, 900);
+                self.store(device, content, space, of, value);
+            }
+            40..=43 => {
+                let value = value_of(random, 100);
+                let new = [content.get(&at).cloned().unwrap_or_default(), value.clone()].concat();
+                let mode = StoreMode::Append;
+                if answer(device, KvCommand::Store { space, key: key(&of), value, mode }).is_ok() {
+                    content.insert(at.clone(), new.clone());
+                    self.changes.push((at, Some(new)));
+                }
+            }
+            44..=47 if flushes => {
+                answer(device, KvCommand::Flush).unwrap();
+                return true;
+            }
+            48..=51 => {
+                let buffer = vec![0; 4096];
+                let command = KvCommand::Retrieve { space, key: key(&of), offset: 0, buffer, delete: true };
+                if run(device, command).result.is_ok() {
+                    content.remove(&at);
+                    self.changes.push((at, None));
+                }
+            }
+            52 if random.below(4) == 0 => {
+                self.delete_group(device, content, space, KeyPattern::prefix(&of[..2]), None);
+            }
+            53 if random.below(4) == 0 => *other = self.change_space(device, content, *other),
+            _ => {
+                if delete(device, space, &of).unwrap() == KvAnswer::Deleted(true) {
+                    content.remove(&at);
+                    self.changes.push((at, None));
+                }
+            }
+        }
+        false
     }
 
     fn store(
