@@ -26,6 +26,7 @@ const CRATES: &[&str] = &[
     "crates/row-derive/src",
     "crates/engine/src",
     "crates/kvssd/src",
+    "crates/pool/src",
     "crates/tool/src",
     "sim/src",
     "xtask/src",

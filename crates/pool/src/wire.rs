@@ -1,0 +1,424 @@
+//! The bytes of messages between nodes.
+//!
+//! Owns the layout of datagrams. Promises that what decodes is whole, and that nothing is taken for as long as it says it is before that was checked. Must not
+//! know what is done about a message, or how it travels.
+//!
+//! ```text
+//!  0       2    3    4        8      10     12         16
+//!  +-------+----+----+--------+------+------+----------+------+
+//!  | 'HP'  | 1  |type| crc32c | from |  0   | body len | body |
+//!  +-------+----+----+--------+------+------+----------+------+
+//! ```
+//!
+//! * All integers are little-endian. The checksum is that of bytes 8 to the end. A datagram has at most 4,096 bytes, as those of RDMA have.
+//!
+//! | type | message | body |
+//! |---|---|---|
+//! | 1 | `Join` | boot u64 |
+//! | 2 | `View` | epoch u32, living nodes u32, session u16, 0 u16, boot u64, count u32, verdicts of 16 bytes: partition u16, 0 u16, slot u32, word u64 |
+//! | 3 | `Prepare` | epoch u32 |
+//! | 4 | `Prepared` | epoch u32, installed epoch u32, session u16, 0 u16, count u32, doubts of 24 bytes: partition u16, 0 u16, slot u32, old u64, new u64 |
+//! | 5 | `Fence` | epoch u32, session u16 |
+//! | 6 | `Fenced` | epoch u32, session u16 |
+//! | 7 | `Allocate` | session u16, region u16, sequence u32 |
+//! | 8 | `Allocated` | session u16, region u16, sequence u32, block u32 (all ones: none is free) |
+//! | 9 | `RecordBlock` | epoch u32, region u16, 0 u16, block u32, entry u64 |
+//! | 10 | `BlockRecorded` | the same |
+//! | 11 | `AgentView` | epoch u32, living nodes u32 |
+//! | 12 | `AgentReady` | epoch u32 |
+
+use hedgerow_device::crc32c;
+use hedgerow_row::le_bytes::{u16_at, u32_at, u64_at};
+
+use crate::error::{PoolError, Result};
+use crate::region::{BlockId, NodeSet, SlotId};
+use crate::word::SlotWord;
+
+/// Bytes of a datagram at most.
+pub const DATAGRAM_BYTES_MAX: usize = 4096;
+/// Doubts of one session at most: what fits into a datagram.
+pub const DOUBTS_MAX: usize = 128;
+
+const HEADER_BYTES: usize = 16;
+const NO_BLOCK: u32 = u32::MAX;
+
+/// A change of a slot of which its writer does not know the outcome.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Doubt {
+    /// Which slot.
+    pub slot: SlotId,
+    /// The word that was there.
+    pub old: SlotWord,
+    /// The word that was to be there.
+    pub new: SlotWord,
+}
+
+/// What a slot was found, or made, to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Verdict {
+    /// Which slot.
+    pub slot: SlotId,
+    /// The word on all of its copies.
+    pub word: SlotWord,
+}
+
+/// What nodes say to each other.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Message {
+    /// A compute node began, and wants a session. Its answer is a `View` with the same number.
+    Join {
+        /// Tells the node's lives apart.
+        boot: u64,
+    },
+    /// The configuration that holds from now on, and what became of the session's doubts.
+    View {
+        /// Grows with each configuration.
+        epoch: u32,
+        /// Which memory nodes are part of the pool.
+        living: NodeSet,
+        /// Who is told.
+        session: u16,
+        /// As in `Join`.
+        boot: u64,
+        /// One for each doubt.
+        verdicts: Vec<Verdict>,
+    },
+    /// Begin nothing more, and say when nothing is under way.
+    Prepare {
+        /// The epoch that is prepared.
+        epoch: u32,
+    },
+    /// Nothing is under way.
+    Prepared {
+        /// The epoch that is prepared.
+        epoch: u32,
+        /// The one that the session works in.
+        installed: u32,
+        /// Who says so.
+        session: u16,
+        /// What the session does not know the outcome of.
+        doubts: Vec<Doubt>,
+    },
+    /// Execute nothing more of a session.
+    Fence {
+        /// For the answer.
+        epoch: u32,
+        /// Whose operations.
+        session: u16,
+    },
+    /// Nothing more is executed.
+    Fenced {
+        /// As asked.
+        epoch: u32,
+        /// As asked.
+        session: u16,
+    },
+    /// A session wants a block.
+    Allocate {
+        /// Who.
+        session: u16,
+        /// Of which region.
+        region: u16,
+        /// Tells the session's requests apart.
+        sequence: u32,
+    },
+    /// It has one, or there is none.
+    Allocated {
+        /// As asked.
+        session: u16,
+        /// As asked.
+        region: u16,
+        /// As asked.
+        sequence: u32,
+        /// The block's number.
+        block: Option<u32>,
+    },
+    /// An entry of a block table, for the other replicas.
+    RecordBlock {
+        /// The epoch of the sender.
+        epoch: u32,
+        /// Which block.
+        block: BlockId,
+        /// Its entry, encoded.
+        entry: u64,
+    },
+    /// It was recorded.
+    BlockRecorded {
+        /// As asked.
+        epoch: u32,
+        /// As asked.
+        block: BlockId,
+        /// As asked.
+        entry: u64,
+    },
+    /// The configuration, for agents.
+    AgentView {
+        /// As in `View`.
+        epoch: u32,
+        /// As in `View`.
+        living: NodeSet,
+    },
+    /// The agent knows it.
+    AgentReady {
+        /// As told.
+        epoch: u32,
+    },
+}
+
+#[derive(Default)]
+struct Body(Vec<u8>);
+
+impl Body {
+    fn u16(mut self, number: u16) -> Body {
+        self.0.extend_from_slice(&number.to_le_bytes());
+        self
+    }
+
+    fn u32(mut self, number: u32) -> Body {
+        self.0.extend_from_slice(&number.to_le_bytes());
+        self
+    }
+
+    fn u64(mut self, number: u64) -> Body {
+        self.0.extend_from_slice(&number.to_le_bytes());
+        self
+    }
+
+    fn slot(self, id: SlotId) -> Body {
+        self.u16(id.partition).u16(0).u32(id.slot)
+    }
+}
+
+impl Message {
+    fn body(&self) -> (u8, Body) {
+        let body = Body::default();
+        match self {
+            Message::Join { boot } => (1, body.u64(*boot)),
+            Message::View { epoch, living, session, boot, verdicts } => {
+                let body =
+                    body.u32(*epoch).u32(living.0).u16(*session).u16(0).u64(*boot).u32(verdicts.len() as u32);
+                (2, verdicts.iter().fold(body, |body, one| body.slot(one.slot).u64(one.word.0)))
+            }
+            Message::Prepare { epoch } => (3, body.u32(*epoch)),
+            Message::Prepared { epoch, installed, session, doubts } => {
+                let body = body.u32(*epoch).u32(*installed).u16(*session).u16(0).u32(doubts.len() as u32);
+                (4, doubts.iter().fold(body, |body, one| body.slot(one.slot).u64(one.old.0).u64(one.new.0)))
+            }
+            Message::Fence { epoch, session } => (5, body.u32(*epoch).u16(*session)),
+            Message::Fenced { epoch, session } => (6, body.u32(*epoch).u16(*session)),
+            Message::Allocate { session, region, sequence } => {
+                (7, body.u16(*session).u16(*region).u32(*sequence))
+            }
+            Message::Allocated { session, region, sequence, block } => {
+                (8, body.u16(*session).u16(*region).u32(*sequence).u32(block.unwrap_or(NO_BLOCK)))
+            }
+            Message::RecordBlock { epoch, block, entry } => {
+                (9, body.u32(*epoch).u16(block.region).u16(0).u32(block.number).u64(*entry))
+            }
+            Message::BlockRecorded { epoch, block, entry } => {
+                (10, body.u32(*epoch).u16(block.region).u16(0).u32(block.number).u64(*entry))
+            }
+            Message::AgentView { epoch, living } => (11, body.u32(*epoch).u32(living.0)),
+            Message::AgentReady { epoch } => (12, body.u32(*epoch)),
+        }
+    }
+
+    /// The datagram, sent by node `from`.
+    pub fn encode(&self, from: u16) -> Vec<u8> {
+        let (number, body) = self.body();
+        let mut bytes = Vec::with_capacity(HEADER_BYTES + body.0.len());
+        bytes.extend_from_slice(&[b'H', b'P', 1, number, 0, 0, 0, 0]);
+        bytes.extend_from_slice(&from.to_le_bytes());
+        bytes.extend_from_slice(&[0, 0]);
+        bytes.extend_from_slice(&(body.0.len() as u32).to_le_bytes());
+        bytes.extend_from_slice(&body.0);
+        let crc = crc32c(0, &bytes[8..]);
+        bytes[4..8].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    /// The node that sent `bytes`, and what it says.
+    ///
+    /// # Errors
+    /// What is wrong with them.
+    pub fn decode(bytes: &[u8]) -> Result<(u16, Message)> {
+        if bytes.len() < HEADER_BYTES {
+            return Err(PoolError::TooShort("datagram", bytes.len(), HEADER_BYTES));
+        }
+        if bytes.len() > DATAGRAM_BYTES_MAX {
+            return Err(PoolError::TooLong("datagram", bytes.len(), DATAGRAM_BYTES_MAX));
+        }
+        if bytes[..3] != *b"HP\x01" {
+            return Err(PoolError::Unknown("datagram's magic", u32_at(bytes, 0).into()));
+        }
+        let (stored, crc) = (u32_at(bytes, 4), crc32c(0, &bytes[8..]));
+        if stored != crc {
+            return Err(PoolError::Checksum("datagram", stored, crc));
+        }
+        let body = &bytes[HEADER_BYTES..];
+        if u32_at(bytes, 12) as usize != body.len() {
+            let (is, must) = (u64::from(u32_at(bytes, 12)), body.len() as u64);
+            return Err(PoolError::Contradicts("datagram's length", is, must));
+        }
+        Ok((u16_at(bytes, 8), Message::of_body(bytes[3], body)?))
+    }
+
+    fn of_body(number: u8, body: &[u8]) -> Result<Message> {
+        let fixed = [8, 24, 4, 16, 6, 6, 8, 12, 20, 20, 8, 4];
+        let Some(&least) = usize::from(number).checked_sub(1).and_then(|at| fixed.get(at)) else {
+            return Err(PoolError::Unknown("datagram's type", number.into()));
+        };
+        if body.len() < least {
+            return Err(PoolError::TooShort("datagram's body", body.len(), least));
+        }
+        // Two types have a list, whose length the body's must be that of.
+        let (count, each) = match number {
+            2 => (u32_at(body, 20), 16),
+            4 => (u32_at(body, 12), 24),
+            _ => (0, 0),
+        };
+        let must = least as u64 + u64::from(count) * each as u64;
+        if body.len() as u64 != must {
+            return Err(PoolError::Contradicts("datagram's body", body.len() as u64, must));
+        }
+        let list = body[least..].chunks_exact(each.max(1));
+        let slot = |one: &[u8]| SlotId { partition: u16_at(one, 0), slot: u32_at(one, 4) };
+        Ok(match number {
+            2 => Message::View {
+                epoch: u32_at(body, 0),
+                living: NodeSet(u32_at(body, 4)),
+                session: u16_at(body, 8),
+                boot: u64_at(body, 12),
+                verdicts: list
+                    .map(|one| Verdict { slot: slot(one), word: SlotWord(u64_at(one, 8)) })
+                    .collect(),
+            },
+            4 => Message::Prepared {
+                epoch: u32_at(body, 0),
+                installed: u32_at(body, 4),
+                session: u16_at(body, 8),
+                doubts: list
+                    .map(|one| Doubt {
+                        slot: slot(one),
+                        old: SlotWord(u64_at(one, 8)),
+                        new: SlotWord(u64_at(one, 16)),
+                    })
+                    .collect(),
+            },
+            _ => Message::of_fixed(number, body),
+        })
+    }
+
+    /// A body whose length was checked.
+    fn of_fixed(number: u8, body: &[u8]) -> Message {
+        let block = || BlockId { region: u16_at(body, 4), number: u32_at(body, 8) };
+        match number {
+            1 => Message::Join { boot: u64_at(body, 0) },
+            3 => Message::Prepare { epoch: u32_at(body, 0) },
+            5 => Message::Fence { epoch: u32_at(body, 0), session: u16_at(body, 4) },
+            6 => Message::Fenced { epoch: u32_at(body, 0), session: u16_at(body, 4) },
+            7 => Message::Allocate {
+                session: u16_at(body, 0),
+                region: u16_at(body, 2),
+                sequence: u32_at(body, 4),
+            },
+            8 => Message::Allocated {
+                session: u16_at(body, 0),
+                region: u16_at(body, 2),
+                sequence: u32_at(body, 4),
+                block: Some(u32_at(body, 8)).filter(|&block| block != NO_BLOCK),
+            },
+            9 => Message::RecordBlock { epoch: u32_at(body, 0), block: block(), entry: u64_at(body, 12) },
+            10 => Message::BlockRecorded { epoch: u32_at(body, 0), block: block(), entry: u64_at(body, 12) },
+            11 => Message::AgentView { epoch: u32_at(body, 0), living: NodeSet(u32_at(body, 4)) },
+            _ => Message::AgentReady { epoch: u32_at(body, 0) },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hedgerow_device::Random;
+
+    use super::*;
+
+    fn all() -> Vec<Message> {
+        let slot = SlotId { partition: 3, slot: 77 };
+        let block = BlockId { region: 2, number: 5 };
+        let (old, new) = (SlotWord(1), SlotWord(u64::MAX));
+        vec![
+            Message::Join { boot: 9 },
+            Message::View {
+                epoch: 4,
+                living: NodeSet(7),
+                session: 2,
+                boot: 9,
+                verdicts: vec![Verdict { slot, word: new }; 2],
+            },
+            Message::Prepare { epoch: 5 },
+            Message::Prepared {
+                epoch: 5,
+                installed: 4,
+                session: 2,
+                doubts: vec![Doubt { slot, old, new }; 3],
+            },
+            Message::Fence { epoch: 5, session: 2 },
+            Message::Fenced { epoch: 5, session: 2 },
+            Message::Allocate { session: 2, region: 1, sequence: 8 },
+            Message::Allocated { session: 2, region: 1, sequence: 8, block: Some(6) },
+            Message::Allocated { session: 2, region: 1, sequence: 8, block: None },
+            Message::RecordBlock { epoch: 5, block, entry: 0x1_0002 },
+            Message::BlockRecorded { epoch: 5, block, entry: 0x1_0002 },
+            Message::AgentView { epoch: 5, living: NodeSet(3) },
+            Message::AgentReady { epoch: 5 },
+        ]
+    }
+
+    #[test]
+    fn golden() {
+        let bytes = Message::Allocate { session: 2, region: 1, sequence: 8 }.encode(0x0304);
+        let mut expected = vec![b'H', b'P', 1, 7, 0, 0, 0, 0, 4, 3, 0, 0, 8, 0, 0, 0];
+        expected.extend_from_slice(&[2, 0, 1, 0, 8, 0, 0, 0]);
+        expected[4..8].copy_from_slice(&0x298914c2_u32.to_le_bytes());
+        assert_eq!(bytes, expected);
+        // Of all of them together, so that none changes unnoticed.
+        let crc = all().iter().fold(0, |crc, message| crc32c(crc, &message.encode(1)));
+        assert_eq!(crc, 3_837_214_853);
+    }
+
+    #[test]
+    fn decoding_is_the_inverse() {
+        for message in all() {
+            assert_eq!(Message::decode(&message.encode(8)), Ok((8, message)));
+        }
+    }
+
+    #[test]
+    fn hostile_bytes_are_refused() {
+        let mut random = Random::from_seed(7);
+        let mut refused = 0;
+        for round in 0..20_000 {
+            let message = &all()[round % all().len()];
+            let mut bytes = message.encode(8);
+            let at = random.below(bytes.len() as u64) as usize;
+            bytes[at] ^= 1 << random.below(8);
+            assert!(Message::decode(&bytes).is_err());
+            // With a checksum that matches only the contents can be wrong.
+            bytes.truncate(random.below(bytes.len() as u64 + 1) as usize);
+            if bytes.len() > 8 {
+                let crc = crc32c(0, &bytes[8..]);
+                bytes[4..8].copy_from_slice(&crc.to_le_bytes());
+            }
+            refused += u32::from(Message::decode(&bytes).is_err());
+        }
+        assert!(refused > 10_000);
+    }
+
+    #[test]
+    fn the_longest_messages_fit() {
+        let slot = SlotId { partition: 3, slot: 77 };
+        let doubts = vec![Doubt { slot, old: SlotWord(1), new: SlotWord(2) }; DOUBTS_MAX];
+        let bytes = Message::Prepared { epoch: 1, installed: 1, session: 1, doubts }.encode(1);
+        assert!(bytes.len() <= DATAGRAM_BYTES_MAX);
+    }
+}
