@@ -4,6 +4,7 @@
 
 pub mod bucket;
 mod error;
+pub mod fabric;
 pub mod object;
 pub mod region;
 pub mod wire;
