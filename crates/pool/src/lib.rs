@@ -1,12 +1,37 @@
 //! Pairs in memory that many nodes share.
+//!
+//! The memory is gone with the machines: what is kept is kept in copies on several memory nodes, which compute nodes read and change by one-sided operations. This is the first step of the pool: a
+//! library and a subject of tests over a simulated network. `docs/pool.md` says what it promises and what not.
+//!
+//! # The parts
+//!
+//! | module | owns |
+//! |---|---|
+//! | `word`, `object`, `bucket`, `region`, `wire` | bytes in the memory of others, and of messages |
+//! | `fabric` | what carries operations and messages, and its simulation in virtual time |
+//! | `machine` | what machines are given and give |
+//! | `client`, `agent`, `manager` | the protocol, without I/O: direct mode, with SNAPSHOT over the copies of the index (FUSEE, FAST 2023) |
+//! | `cluster` | a whole pool over the simulation |
+//! | `history` | whether what was answered is linearizable |
+//!
+//! There is no `unsafe`, no thread, no clock and no I/O in here. Arrows run one way: formats `<- fabric <- machine <- client, agent, manager <- cluster`.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod agent;
 pub mod bucket;
+pub mod client;
+pub mod cluster;
 mod error;
 pub mod fabric;
+pub mod history;
+pub mod machine;
+pub mod manager;
 pub mod object;
 pub mod region;
+mod repairs;
+#[cfg(test)]
+mod tests;
 pub mod wire;
 pub mod word;
 

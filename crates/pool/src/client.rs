@@ -1,0 +1,563 @@
+//! A compute node's client, in direct mode: it finds, reads and changes everything by one-sided operations.
+//!
+//! Owns the operations of one session, from call to answer. Promises that answers are linearizable key by key as long as its messages, posts and fences
+//! are carried as `fabric.rs` says; a write of which it cannot say whether it happens is answered `Indeterminate`. Must not know who else works on the pool.
+//!
+//! | file | what of an operation |
+//! |---|---|
+//! | `operation.rs` | what is remembered of it |
+//! | `lookup.rs` | finding a key: cache, buckets, objects |
+//! | `write.rs` | what a write does about what was found, and changing slots |
+//! | `slot_change.rs` | who wins a slot |
+//! | `space.rs`, `slab.rs` | memory for objects: blocks from agents, what is freed and by whom |
+//! | `cache.rs` | where a key was last seen |
+//!
+//! A look-up finds the slots whose objects have the key. There are three kinds of changes. *Store*: a live word, or a claim, gives way to the word of the new value. *Delete*: a
+//! live word gives way to a tombstone. *Claim*: a new key takes a free slot by an object that reads as absent; only who has then looked the key up again, and found no other slot of it, may
+//! store over the claim. So two writers that put one new key at the same time cannot leave it in two slots, and readers never see a value that is taken back (the tentative
+//! entries of FASTER, SIGMOD 2018, do the same for one process).
+
+mod cache;
+mod lookup;
+mod operation;
+mod slab;
+mod slot_change;
+mod space;
+mod write;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+pub use self::operation::{ClientAnswer, ClientCall, ClientCounters, Condition, Outcome, Request};
+use crate::fabric::{Nanos, NodeId, OpResult, PostError, PostResult, SessionId};
+use crate::machine::{In, Out};
+use crate::object::{Generation, object_units};
+use crate::region::{MemoryNode, NodeSet, PoolLayout, SlotId};
+use crate::repairs::Repairs;
+use crate::wire::{DOUBTS_MAX, Doubt, Message, Verdict};
+use cache::SlotCache;
+use operation::{Next, Operation, Step};
+use slab::Slab;
+use slot_change::Phase;
+use space::Space;
+
+/// Settings of a client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ClientOptions {
+    /// How long freed memory is not used again. Whoever has an address finishes with it in half of that. 200 ms by default, for RDMA.
+    pub quarantine_ns: Nanos,
+    /// A call is answered after this time at the latest. A second by default.
+    pub timeout_ns: Nanos,
+    /// Between two looks of a loser at the primary, at first. 2 us by default.
+    pub poll_ns: Nanos,
+    /// Between two rounds of what has no other occasion: repeated messages, freed objects. 1 ms by default.
+    pub housekeeping_ns: Nanos,
+    /// Operations under way at most, 1 to 128. 64 by default; further calls wait.
+    pub depth: usize,
+    /// Keys whose slots are remembered. 65,536 by default.
+    pub cached_keys: usize,
+}
+
+impl Default for ClientOptions {
+    fn default() -> ClientOptions {
+        ClientOptions {
+            quarantine_ns: 200_000_000,
+            timeout_ns: 1_000_000_000,
+            poll_ns: 2_000,
+            housekeeping_ns: 1_000_000,
+            depth: 64,
+            cached_keys: 65_536,
+        }
+    }
+}
+
+/// The configuration that a client works in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct ClientView {
+    epoch: u32,
+    living: NodeSet,
+    session: SessionId,
+}
+
+/// The number that tags of what is no operation's begin with.
+const NO_OPERATION: u32 = u32::MAX;
+
+/// The machine.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Client {
+    node: NodeId,
+    boot: u64,
+    layout: PoolLayout,
+    options: ClientOptions,
+    repairs: Repairs,
+    view: Option<ClientView>,
+    /// The epoch that is prepared: nothing is begun.
+    preparing: Option<u32>,
+    /// It said so, and not so long ago that it must again.
+    was_reported: bool,
+    is_fenced: bool,
+    /// Posts that are not completed.
+    outstanding: u32,
+    operations: BTreeMap<u32, Operation>,
+    next_operation: u32,
+    next_generation: u64,
+    calls: VecDeque<(ClientCall, Nanos)>,
+    timers: BTreeSet<(Nanos, u32)>,
+    slab: Slab,
+    space: Space,
+    cache: SlotCache,
+    housekeeping_at: Nanos,
+    /// The earliest tick that was asked for and did not come yet.
+    asked_for: Option<Nanos>,
+    counters: ClientCounters,
+}
+
+impl Client {
+    /// The client of a compute node. `boot` tells the lives of the node apart: no two have the same.
+    pub fn new(node: NodeId, boot: u64, layout: PoolLayout, options: ClientOptions) -> Client {
+        Client::with_repairs(node, boot, layout, options, Repairs::ALL)
+    }
+
+    pub(crate) fn with_repairs(
+        node: NodeId,
+        boot: u64,
+        layout: PoolLayout,
+        options: ClientOptions,
+        repairs: Repairs,
+    ) -> Client {
+        let quarantine_ns = if repairs.quarantine { options.quarantine_ns } else { 0 };
+        Client {
+            node,
+            boot,
+            layout,
+            options: ClientOptions { depth: options.depth.clamp(1, DOUBTS_MAX), ..options },
+            repairs,
+            view: None,
+            preparing: None,
+            was_reported: false,
+            is_fenced: false,
+            outstanding: 0,
+            operations: BTreeMap::new(),
+            next_operation: 0,
+            next_generation: 0,
+            calls: VecDeque::new(),
+            timers: BTreeSet::new(),
+            slab: Slab::new(layout, quarantine_ns),
+            space: Space::default(),
+            cache: SlotCache::new(options.cached_keys),
+            housekeeping_at: 0,
+            asked_for: None,
+            counters: ClientCounters::default(),
+        }
+    }
+
+    /// What it did.
+    pub fn counters(&self) -> ClientCounters {
+        self.counters
+    }
+
+    /// Whether memory nodes refuse this session: it answers nothing but `Unavailable` any more, and the node needs a new client.
+    pub fn is_fenced(&self) -> bool {
+        self.is_fenced
+    }
+
+    /// Whether it has a session.
+    pub fn is_ready(&self) -> bool {
+        self.view.is_some()
+    }
+
+    /// Calls that are not answered yet.
+    pub fn pending(&self) -> usize {
+        self.calls.len() + self.operations.values().filter(|operation| !operation.is_answered).count()
+    }
+
+    /// The addresses of all that it was given out and has not freed.
+    #[cfg(test)]
+    pub(crate) fn slab(&self) -> &Slab {
+        &self.slab
+    }
+
+    /// Takes in what happened, and says what is to be done.
+    pub fn on(&mut self, now: Nanos, input: In<ClientCall>, out: &mut Vec<Out<ClientAnswer>>) {
+        match input {
+            In::Call(call) => self.call(now, call, out),
+            In::Message(bytes) => {
+                // A datagram that does not decode is as good as lost.
+                if let Ok((_, message)) = Message::decode(&bytes) {
+                    self.message(now, message, out);
+                }
+            }
+            In::Done(tag, result) => self.done(now, tag, result, out),
+            In::Tick => {
+                self.asked_for = self.asked_for.filter(|&at| at > now);
+                self.tick(now, out);
+            }
+        }
+        if !self.is_paused() {
+            self.begin_calls(now, out);
+            self.flush_frees(out);
+        }
+        self.report_prepared(out);
+        self.ask_for_tick(now, out);
+    }
+
+    fn is_paused(&self) -> bool {
+        self.preparing.is_some() || self.view.is_none() || self.is_fenced
+    }
+
+    fn call(&mut self, now: Nanos, call: ClientCall, out: &mut Vec<Out<ClientAnswer>>) {
+        let outcome = match &call.request {
+            _ if self.is_fenced => Some(Outcome::Unavailable),
+            Request::Put(value, _) => {
+                object_units(call.key.len(), value.len()).err().map(|_| Outcome::TooLong)
+            }
+            _ => object_units(call.key.len(), 0).err().map(|_| Outcome::TooLong),
+        };
+        match outcome {
+            Some(outcome) => out.push(Out::Answer(ClientAnswer { id: call.id, outcome })),
+            None => {
+                self.calls.push_back((call, now.saturating_add(self.options.timeout_ns)));
+            }
+        }
+    }
+
+    fn begin_calls(&mut self, now: Nanos, out: &mut Vec<Out<ClientAnswer>>) {
+        while !self.is_paused() && self.operations.len() < self.options.depth {
+            let Some((call, deadline)) = self.calls.pop_front() else { return };
+            let id = self.next_operation;
+            // The last number is that of what is no operation's.
+            self.next_operation = (id + 1) % NO_OPERATION;
+            self.operations.insert(id, Operation::new(call, deadline));
+            self.timers.insert((deadline, id));
+            self.advance(id, now, out);
+        }
+    }
+
+    fn message(&mut self, now: Nanos, message: Message, out: &mut Vec<Out<ClientAnswer>>) {
+        match message {
+            Message::View { epoch, living, session, boot, verdicts } if boot == self.boot => {
+                let view = ClientView { epoch, living, session: SessionId(session) };
+                self.install(now, view, &verdicts, out);
+            }
+            Message::Prepare { epoch } if self.view.is_some_and(|view| view.epoch < epoch) => {
+                self.preparing = Some(self.preparing.map_or(epoch, |other| other.max(epoch)));
+                self.was_reported = false;
+            }
+            Message::Allocated { session, region, sequence, block }
+                if self.view.is_some_and(|view| view.session.0 == session)
+                    && self.block_came(region, sequence, block) =>
+            {
+                self.wake_those_without_space(now, out);
+            }
+            _ => {}
+        }
+    }
+
+    /// The manager says what holds from now on.
+    fn install(
+        &mut self,
+        now: Nanos,
+        view: ClientView,
+        verdicts: &[Verdict],
+        out: &mut Vec<Out<ClientAnswer>>,
+    ) {
+        if self.is_fenced || self.view.is_some_and(|own| own.epoch >= view.epoch) {
+            return;
+        }
+        self.view = Some(view);
+        self.preparing = self.preparing.filter(|&epoch| epoch > view.epoch);
+        self.cache.clear();
+        let ids: Vec<u32> = self.operations.keys().copied().collect();
+        for &id in &ids {
+            let Some(mut operation) = self.operations.remove(&id) else { continue };
+            let outcome = self.resolve_doubt(&mut operation, verdicts, now);
+            operation.is_held = false;
+            operation.timer = None;
+            operation.results.clear();
+            operation.round = operation.round.wrapping_add(1);
+            for own in [&mut operation.object, &mut operation.claim_object].into_iter().flatten() {
+                own.written_in = None;
+            }
+            match outcome {
+                Some(outcome) => self.finish(id, operation, outcome, now, out),
+                None => {
+                    operation.step = Step::Start;
+                    self.operations.insert(id, operation);
+                }
+            }
+        }
+        if !self.is_paused() {
+            ids.into_iter().for_each(|id| self.advance(id, now, out));
+        }
+    }
+
+    /// Says that nothing is under way any more, once.
+    fn report_prepared(&mut self, out: &mut Vec<Out<ClientAnswer>>) {
+        let (Some(epoch), Some(view)) = (self.preparing, self.view) else { return };
+        if self.outstanding > 0 && self.repairs.drain || self.was_reported || self.is_fenced {
+            return;
+        }
+        self.was_reported = true;
+        let doubts = self.operations.values().filter_map(|operation| match &operation.step {
+            Step::Change(change) => Some(Doubt { slot: change.id, old: change.old, new: change.new }),
+            _ => None,
+        });
+        let message = Message::Prepared {
+            epoch,
+            installed: view.epoch,
+            session: view.session.0,
+            doubts: doubts.take(DOUBTS_MAX).collect(),
+        };
+        out.push(Out::Send { to: NodeId::MANAGER, bytes: message.encode(self.node.0) });
+    }
+
+    fn done(&mut self, now: Nanos, tag: u64, result: PostResult, out: &mut Vec<Out<ClientAnswer>>) {
+        self.outstanding = self.outstanding.saturating_sub(1);
+        if result == Err(PostError::Fenced) {
+            self.be_fenced(out);
+            return;
+        }
+        let (id, round, at) = ((tag >> 32) as u32, (tag >> 16) as u16, usize::from(tag as u16));
+        if id == NO_OPERATION {
+            self.background_done(now, tag as u32, result, out);
+            return;
+        }
+        let Some(operation) = self.operations.get_mut(&id).filter(|operation| operation.round == round)
+        else {
+            return;
+        };
+        if let Some(place) = operation.results.get_mut(at) {
+            *place = Some(result);
+        }
+        if !operation.is_waiting_for_posts() {
+            operation.is_held = true;
+            if !self.is_paused() {
+                self.advance(id, now, out);
+            }
+        }
+    }
+
+    /// Memory nodes refuse the session: whatever was being changed may have changed.
+    fn be_fenced(&mut self, out: &mut Vec<Out<ClientAnswer>>) {
+        self.is_fenced = true;
+        for operation in std::mem::take(&mut self.operations).into_values() {
+            let outcome = match operation.step {
+                Step::Change(change) if change.purpose.is_the_calls() => Outcome::Indeterminate,
+                _ => Outcome::Unavailable,
+            };
+            if !operation.is_answered {
+                out.push(Out::Answer(ClientAnswer { id: operation.call.id, outcome }));
+            }
+        }
+        for (call, _) in std::mem::take(&mut self.calls) {
+            out.push(Out::Answer(ClientAnswer { id: call.id, outcome: Outcome::Unavailable }));
+        }
+        self.timers.clear();
+    }
+
+    fn tick(&mut self, now: Nanos, out: &mut Vec<Out<ClientAnswer>>) {
+        let is_paused = self.is_paused();
+        while let Some(&(at, id)) = self.timers.first().filter(|(at, _)| *at <= now) {
+            self.timers.remove(&(at, id));
+            let Some(operation) = self.operations.get_mut(&id) else { continue };
+            if operation.deadline <= now {
+                self.time_is_over(id, now, out);
+            } else if operation.timer == Some(at) && !is_paused {
+                operation.timer = None;
+                self.advance(id, now, out);
+            }
+        }
+        // Calls that never began.
+        while let Some((call, _)) = self.calls.pop_front_if(|(_, deadline)| *deadline <= now) {
+            out.push(Out::Answer(ClientAnswer { id: call.id, outcome: Outcome::Unavailable }));
+        }
+        if now >= self.housekeeping_at {
+            self.housekeeping_at = now.saturating_add(self.options.housekeeping_ns);
+            self.housekeep(now, out);
+        }
+    }
+
+    fn housekeep(&mut self, now: Nanos, out: &mut Vec<Out<ClientAnswer>>) {
+        if self.is_fenced {
+            return;
+        }
+        if self.view.is_none() {
+            let bytes = Message::Join { boot: self.boot }.encode(self.node.0);
+            out.push(Out::Send { to: NodeId::MANAGER, bytes });
+        }
+        self.was_reported = false;
+        if !self.is_paused() {
+            self.wake_those_without_space(now, out);
+            self.ask_for_block(out);
+            self.collect_next(out);
+        }
+    }
+
+    /// A call is answered although it is not done.
+    fn time_is_over(&mut self, id: u32, now: Nanos, out: &mut Vec<Out<ClientAnswer>>) {
+        let Some(mut operation) = self.operations.remove(&id) else { return };
+        let outcome = match &operation.step {
+            Step::Change(change) if change.purpose.is_the_calls() => Outcome::Indeterminate,
+            Step::AwaitSpace => Outcome::Full,
+            _ => Outcome::Unavailable,
+        };
+        let goes_on = operation.is_waiting_for_posts() || matches!(operation.step, Step::Change(_));
+        if !goes_on {
+            self.finish(id, operation, outcome, now, out);
+            return;
+        }
+        if !operation.is_answered {
+            operation.is_answered = true;
+            out.push(Out::Answer(ClientAnswer { id: operation.call.id, outcome }));
+        }
+        let mut again = None;
+        if operation.timer.take().is_some() {
+            again = Some(now.saturating_add(self.options.poll_ns.max(1)));
+        }
+        // Its deadline is past; what is left of it goes by the timer alone.
+        operation.deadline = Nanos::MAX;
+        operation.timer = again;
+        again.map(|at| self.timers.insert((at, id)));
+        self.operations.insert(id, operation);
+    }
+
+    /// Lets an operation go on until it waits for something.
+    fn advance(&mut self, id: u32, now: Nanos, out: &mut Vec<Out<ClientAnswer>>) {
+        let Some(mut operation) = self.operations.remove(&id) else { return };
+        let Some(view) = self.view.filter(|_| !operation.is_waiting_for_posts() && operation.timer.is_none())
+        else {
+            self.operations.insert(id, operation);
+            return;
+        };
+        let mut results = Vec::new();
+        if operation.is_held {
+            results = operation.results.iter().flatten().cloned().collect();
+        }
+        let mut next = self.next_step(&mut operation, results, now);
+        while matches!(next, Next::Again) {
+            operation.step = Step::Start;
+            operation.attempts += 1;
+            next = self.next_step(&mut operation, Vec::new(), now);
+        }
+        if !matches!(next, Next::Hold) {
+            operation.is_held = false;
+            operation.results.clear();
+        }
+        match next {
+            Next::Post(batches) => {
+                operation.round = operation.round.wrapping_add(1);
+                operation.results = vec![None; batches.len()];
+                for (at, (to, batch)) in batches.into_iter().enumerate() {
+                    let tag = u64::from(id) << 32 | u64::from(operation.round) << 16 | at as u64;
+                    self.outstanding += 1;
+                    self.counters.posts += 1;
+                    out.push(Out::Post { session: view.session, to, batch, tag });
+                }
+            }
+            Next::Wait(until) => {
+                operation.timer = Some(until);
+                self.timers.insert((until, id));
+            }
+            Next::AwaitSpace => {
+                operation.step = Step::AwaitSpace;
+                self.operations.insert(id, operation);
+                self.ask_for_block(out);
+                return;
+            }
+            Next::Finish(outcome) => return self.finish(id, operation, outcome, now, out),
+            Next::Hold | Next::Again => {}
+        }
+        self.operations.insert(id, operation);
+    }
+
+    /// What follows from the results of what was posted.
+    fn next_step(&mut self, operation: &mut Operation, results: Vec<PostResult>, now: Nanos) -> Next {
+        if operation.is_answered && !matches!(operation.step, Step::Change(_)) {
+            return Next::Finish(Outcome::Unavailable);
+        }
+        let is_commit = matches!(&operation.step, Step::Change(change) if change.phase == Phase::Commit);
+        if results.contains(&Err(PostError::OutOfBounds)) {
+            self.counters.anomalies += 1;
+            return Next::Hold;
+        }
+        // A memory node is gone: the manager will say what holds then. What a primary answered counts, though.
+        if !is_commit && results.iter().any(Result::is_err) {
+            return Next::Hold;
+        }
+        match &operation.step {
+            Step::Start | Step::AwaitSpace => self.start(operation, now),
+            Step::Probe(cached) => self.probed(operation, *cached, &results, now),
+            Step::LookUp => self.looked_up(operation, &results, now),
+            Step::Candidates { .. } => self.read_candidates(operation, &results, now),
+            Step::WriteClaim(slot, word) => self.claim_is_written(operation, *slot, *word, now),
+            Step::Change(change) => {
+                let change = change.clone();
+                self.change_goes_on(operation, change, &results, now)
+            }
+        }
+    }
+
+    fn finish(
+        &mut self,
+        id: u32,
+        mut operation: Operation,
+        outcome: Outcome,
+        now: Nanos,
+        out: &mut Vec<Out<ClientAnswer>>,
+    ) {
+        // What nobody else ever saw is this session's again.
+        for own in [operation.object.take(), operation.claim_object.take()].into_iter().flatten() {
+            self.slab.release(own.address, now);
+        }
+        self.timers.remove(&(operation.deadline, id));
+        if !operation.is_answered {
+            out.push(Out::Answer(ClientAnswer { id: operation.call.id, outcome }));
+        }
+    }
+
+    fn ask_for_tick(&mut self, now: Nanos, out: &mut Vec<Out<ClientAnswer>>) {
+        let housekeeping = (!self.is_fenced).then_some(self.housekeeping_at);
+        let call = self.calls.front().map(|(_, deadline)| *deadline);
+        let timer = self.timers.first().map(|(at, _)| *at);
+        let Some(earliest) = [housekeeping, call, timer].into_iter().flatten().min() else { return };
+        let at = earliest.max(now + 1);
+        if self.asked_for.is_none_or(|asked| asked > at) {
+            self.asked_for = Some(at);
+            out.push(Out::At(at));
+        }
+    }
+
+    fn next_generation(&mut self) -> Generation {
+        self.next_generation += 1;
+        Generation::new(self.view.map_or(0, |view| view.session.0), self.next_generation)
+    }
+
+    fn living(&self) -> NodeSet {
+        self.view.map_or(NodeSet(0), |view| view.living)
+    }
+
+    /// The living replicas of a region, the primary first; none where all are lost.
+    fn replicas(&self, region: u16) -> Option<Vec<MemoryNode>> {
+        let replicas = self.layout.living_replicas(region, self.living());
+        (!replicas.is_empty()).then_some(replicas)
+    }
+
+    fn slot_id(&self, operation: &Operation, slot: u32) -> SlotId {
+        SlotId { partition: operation.hash.partition(self.layout.partition_bits), slot }
+    }
+}
+
+/// The bytes that were read by operation `op` of batch `batch`.
+fn bytes_of(results: &[PostResult], batch: usize, op: usize) -> Option<&[u8]> {
+    match results.get(batch)?.as_ref().ok()?.get(op)? {
+        OpResult::Bytes(bytes) => Some(bytes),
+        _ => None,
+    }
+}
+
+/// What a word was before the only operation of batch `batch`.
+fn before_of(results: &[PostResult], batch: usize) -> Option<u64> {
+    match results.get(batch)?.as_ref().ok()?.first()? {
+        OpResult::Before(word) => Some(*word),
+        _ => None,
+    }
+}

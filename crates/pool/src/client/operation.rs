@@ -1,0 +1,246 @@
+//! One operation of a client, between two of its steps.
+//!
+//! Owns what is remembered of it, and the words in which it is asked and answered. Must not know how a step is made.
+
+use std::hash::{Hash, Hasher};
+
+use super::cache::CachedSlot;
+use super::slot_change::SlotChange;
+use crate::bucket::KeyHash;
+use crate::fabric::{Batch, Nanos, PostResult};
+use crate::object::{Generation, ObjectKind};
+use crate::region::MemoryNode;
+use crate::word::{LogicalAddress, SlotWord};
+
+/// What must be there for a write to take place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Condition {
+    /// Whatever is there.
+    Any,
+    /// Nothing.
+    Absent,
+    /// Something.
+    Present,
+    /// The version with this generation.
+    Same(Generation),
+}
+
+/// What is asked of a client.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ClientCall {
+    /// Comes back with the answer.
+    pub id: u64,
+    /// The key, of at most 1,024 bytes.
+    pub key: Vec<u8>,
+    /// What about it.
+    pub request: Request,
+}
+
+/// What about a key.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Request {
+    /// Its value.
+    Get,
+    /// A new value.
+    Put(Vec<u8>, Condition),
+    /// No value any more.
+    Delete(Condition),
+}
+
+/// What a client answers.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ClientAnswer {
+    /// The call's.
+    pub id: u64,
+    /// What became of it.
+    pub outcome: Outcome,
+}
+
+/// What became of a call.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Outcome {
+    /// The value, and its version.
+    Value(Vec<u8>, Generation),
+    /// There is none.
+    Absent,
+    /// The value was put; this is its version.
+    Stored(Generation),
+    /// The key was deleted; whether there was a value.
+    Deleted(bool),
+    /// The condition did not hold, and nothing happened.
+    Conflict,
+    /// There is no room for it in the index or in memory, and nothing happened.
+    Full,
+    /// Key or value are longer than the limits, and nothing happened.
+    TooLong,
+    /// The pool did not answer in time, and nothing happened.
+    Unavailable,
+    /// The pool did not answer in time: it may have happened, and may still happen.
+    Indeterminate,
+}
+
+/// An object that this session wrote, or is about to, and that nobody else knows of.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct OwnObject {
+    pub(super) address: LogicalAddress,
+    pub(super) generation: Generation,
+    pub(super) units: u8,
+    pub(super) bytes: Vec<u8>,
+    /// The epoch in which it was written to all replicas; none: it is not written yet.
+    pub(super) written_in: Option<u32>,
+}
+
+/// A slot whose object has the key.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Holder {
+    pub(super) slot: u32,
+    pub(super) word: SlotWord,
+    pub(super) kind: ObjectKind,
+    pub(super) generation: Generation,
+    pub(super) value: Vec<u8>,
+}
+
+/// What an operation waits for.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum Step {
+    /// To begin, or to begin again.
+    Start,
+    /// Memory for its object.
+    AwaitSpace,
+    /// The slot that the cache names, and of a read its object.
+    Probe(CachedSlot),
+    /// Both combined buckets.
+    LookUp,
+    /// The objects of these slots. `free`: a slot for a new key, `all`: these are all slots, not only those with the fingerprint.
+    Candidates { words: Vec<(u32, SlotWord)>, free: Option<(u32, SlotWord)>, all: bool },
+    /// A claim's object to be written, for this slot and the word it has.
+    WriteClaim(u32, SlotWord),
+    /// A slot to change.
+    Change(SlotChange),
+}
+
+/// One operation under way.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Operation {
+    pub(super) call: ClientCall,
+    pub(super) hash: KeyHash,
+    pub(super) deadline: Nanos,
+    /// It was answered, since its time was over; what is under way goes on.
+    pub(super) is_answered: bool,
+    pub(super) step: Step,
+    /// Numbers what was posted, so that late completions are known.
+    pub(super) round: u16,
+    pub(super) results: Vec<Option<PostResult>>,
+    /// All results are there, and wait for the next configuration.
+    pub(super) is_held: bool,
+    /// Not before this time.
+    pub(super) timer: Option<Nanos>,
+    /// When the words were read that it acts on: just before.
+    pub(super) learnt_at: Nanos,
+    pub(super) object: Option<OwnObject>,
+    pub(super) claim_object: Option<OwnObject>,
+    /// A claim for the key that was seen before the present look-up began.
+    pub(super) claim: Option<(u32, SlotWord)>,
+    pub(super) attempts: u32,
+    pub(super) passes_cache: bool,
+}
+
+impl Operation {
+    pub(super) fn new(call: ClientCall, deadline: Nanos) -> Operation {
+        Operation {
+            hash: KeyHash::of(&call.key),
+            call,
+            deadline,
+            is_answered: false,
+            step: Step::Start,
+            round: 0,
+            results: Vec::new(),
+            is_held: false,
+            timer: None,
+            learnt_at: 0,
+            object: None,
+            claim_object: None,
+            claim: None,
+            attempts: 0,
+            passes_cache: false,
+        }
+    }
+
+    pub(super) fn is_waiting_for_posts(&self) -> bool {
+        self.results.iter().any(Option::is_none)
+    }
+}
+
+/// What an operation does next.
+#[derive(Debug)]
+pub(super) enum Next {
+    /// Posts these, and waits for all of them.
+    Post(Vec<(MemoryNode, Batch)>),
+    /// Goes on at a time.
+    Wait(Nanos),
+    /// Begins again, now.
+    Again,
+    /// Waits for memory.
+    AwaitSpace,
+    /// Waits for another configuration.
+    Hold,
+    /// Is done.
+    Finish(Outcome),
+}
+
+/// Counts of what a client did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ClientCounters {
+    /// Batches posted.
+    pub posts: u64,
+    /// Changes of slots that were won, and lost.
+    pub won: u64,
+    /// See `won`.
+    pub lost: u64,
+    /// Lost changes that were answered as done just before the winner.
+    pub absorbed: u64,
+    /// Changes that were decided by the smallest word.
+    pub arbitrated: u64,
+    /// Reads from the slot that the cache named.
+    pub cache_hits: u64,
+    /// Objects that did not verify.
+    pub unverified: u64,
+    /// Results thrown away because they came too late.
+    pub late: u64,
+    /// Claims taken away because there were several.
+    pub released: u64,
+    /// Objects whose memory came back by their bit in a bitmap.
+    pub collected: u64,
+    /// Outcomes told by the manager: changes it completed, and changes it did not.
+    pub verdicts_applied: u64,
+    /// See `verdicts_applied`.
+    pub verdicts_refused: u64,
+    /// What the protocol says cannot be. Always 0.
+    pub anomalies: u64,
+}
+
+impl ClientCounters {
+    /// The sums of both.
+    pub fn plus(self, other: ClientCounters) -> ClientCounters {
+        ClientCounters {
+            posts: self.posts + other.posts,
+            won: self.won + other.won,
+            lost: self.lost + other.lost,
+            absorbed: self.absorbed + other.absorbed,
+            arbitrated: self.arbitrated + other.arbitrated,
+            cache_hits: self.cache_hits + other.cache_hits,
+            unverified: self.unverified + other.unverified,
+            late: self.late + other.late,
+            released: self.released + other.released,
+            collected: self.collected + other.collected,
+            verdicts_applied: self.verdicts_applied + other.verdicts_applied,
+            verdicts_refused: self.verdicts_refused + other.verdicts_refused,
+            anomalies: self.anomalies + other.anomalies,
+        }
+    }
+}
+
+// Counters tell no states apart: an exploration would never come to an end.
+impl Hash for ClientCounters {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
+}

@@ -1,0 +1,407 @@
+//! The manager of the configuration: which sessions there are, and which memory nodes are part of the pool.
+//!
+//! Owns the epochs. Promises that between two of them nothing is under way, that whoever was given up can do nothing more, and that all copies of each slot say the same when the next one begins. There is one, it
+//! does not fail, and somebody else tells it who has failed. Must not know what objects say, but for whether they are whole.
+//!
+//! From one epoch to the next:
+//! 1. *Prepare* goes to all sessions that stay: each begins nothing more, waits for its posts, and names the changes whose outcome it does not know.
+//! 2. *Fence* goes to the agents of all memory nodes that stay, for every session that is given up; who does not prepare in time is given up, too. The agents hear of the
+//!    new configuration.
+//! 3. Slots whose copies differ are made one (`manager/repair.rs`).
+//! 4. *View* goes to all sessions: the new configuration, and what became of the changes that they named.
+//!
+//! Whoever fails in between begins this again, with the next number. Each message is repeated until it is answered.
+
+mod repair;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::fabric::{Nanos, NodeId, PostResult, SessionId};
+use crate::machine::{In, Out};
+use crate::region::{MemoryNode, NodeSet, PoolLayout, SlotId};
+use crate::repairs::Repairs;
+use crate::wire::{Doubt, Message, Verdict};
+use crate::word::SlotWord;
+use repair::Repair;
+
+/// What the manager is told by whoever watches the nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ManagerCall {
+    /// A compute node does not answer. It may be alive: it is fenced.
+    Suspect(NodeId),
+    /// A memory node is gone for good. It must be: nobody can fence it.
+    MemoryLost(MemoryNode),
+}
+
+/// Nothing is answered to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ManagerAnswer {}
+
+/// Settings of a manager.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ManagerOptions {
+    /// What is not answered is repeated after this time.
+    pub retry_ns: Nanos,
+    /// A session that has not prepared after this time is given up.
+    pub prepare_ns: Nanos,
+}
+
+impl Default for ManagerOptions {
+    fn default() -> ManagerOptions {
+        ManagerOptions { retry_ns: 1_000_000, prepare_ns: 500_000_000 }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Member {
+    node: NodeId,
+    boot: u64,
+}
+
+/// The way to the next epoch.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Transition {
+    epoch: u32,
+    began_at: Nanos,
+    /// Sessions that are given up, and memory nodes that are.
+    removed: BTreeSet<u16>,
+    lost: BTreeSet<MemoryNode>,
+    prepared: BTreeMap<u16, Vec<Doubt>>,
+    fenced: BTreeSet<(MemoryNode, u16)>,
+    ready: BTreeSet<MemoryNode>,
+    repair: Option<Repair>,
+}
+
+/// Counts of what the manager did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct ManagerCounters {
+    /// Epochs that began.
+    pub epochs: u64,
+    /// Slots whose copies differed, and were made one by a word that was new, or by the one that was there before.
+    pub completed: u64,
+    /// See `completed`.
+    pub undone: u64,
+    /// Slots of which no copy led to a whole object. Always 0, unless more nodes are lost than there are copies.
+    pub anomalies: u64,
+}
+
+/// The machine.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Manager {
+    layout: PoolLayout,
+    options: ManagerOptions,
+    repairs: Repairs,
+    epoch: u32,
+    living: NodeSet,
+    members: BTreeMap<u16, Member>,
+    next_session: u16,
+    /// The last boot of each node that was heard of.
+    boots: BTreeMap<NodeId, u64>,
+    /// Nodes that wait for a session.
+    joining: BTreeMap<NodeId, u64>,
+    /// What the last transition came to, for sessions that named doubts.
+    verdicts: BTreeMap<u16, Vec<Verdict>>,
+    transition: Option<Transition>,
+    /// The tick that was asked for and did not come yet.
+    asked_for: Option<Nanos>,
+    counters: ManagerCounters,
+}
+
+type Outs = Vec<Out<ManagerAnswer>>;
+
+impl Manager {
+    /// The manager of a new pool.
+    pub fn new(layout: PoolLayout, options: ManagerOptions) -> Manager {
+        Manager::with_repairs(layout, options, Repairs::ALL)
+    }
+
+    pub(crate) fn with_repairs(layout: PoolLayout, options: ManagerOptions, repairs: Repairs) -> Manager {
+        Manager {
+            layout,
+            options,
+            repairs,
+            epoch: 1,
+            living: NodeSet::first(layout.memory_nodes),
+            members: BTreeMap::new(),
+            next_session: 1,
+            boots: BTreeMap::new(),
+            joining: BTreeMap::new(),
+            verdicts: BTreeMap::new(),
+            transition: None,
+            asked_for: None,
+            counters: ManagerCounters::default(),
+        }
+    }
+
+    /// What it did.
+    pub fn counters(&self) -> ManagerCounters {
+        self.counters
+    }
+
+    /// The epoch that holds, and whether another one is on its way.
+    pub fn epoch(&self) -> (u32, bool) {
+        (self.epoch, self.transition.is_some())
+    }
+
+    /// The memory nodes that are part of the pool.
+    pub fn living(&self) -> NodeSet {
+        self.living
+    }
+
+    /// Takes in what happened, and says what is to be done.
+    pub fn on(&mut self, now: Nanos, input: In<ManagerCall>, out: &mut Outs) {
+        match input {
+            In::Message(bytes) => {
+                if let Ok((from, message)) = Message::decode(&bytes) {
+                    self.message(now, NodeId(from), message, out);
+                }
+            }
+            In::Done(tag, result) => self.done(tag, result, out),
+            In::Tick => {
+                self.asked_for = self.asked_for.filter(|&at| at > now);
+                if self.asked_for.is_none() {
+                    self.give_up_the_slow(now);
+                    self.ask_all(out);
+                }
+            }
+            In::Call(ManagerCall::Suspect(node)) => {
+                let sessions: Vec<u16> = self.sessions_of(node);
+                if !sessions.is_empty() {
+                    self.change(now, &sessions, None, out);
+                }
+            }
+            In::Call(ManagerCall::MemoryLost(node)) => {
+                if self.living.has(node) {
+                    self.change(now, &[], Some(node), out);
+                }
+            }
+        }
+        self.repair_if_quiet(out);
+        if self.transition.is_some() && self.asked_for.is_none() {
+            self.asked_for = Some(now + self.options.retry_ns);
+            out.push(Out::At(now + self.options.retry_ns));
+        }
+    }
+
+    fn sessions_of(&self, node: NodeId) -> Vec<u16> {
+        self.members.iter().filter(|(_, member)| member.node == node).map(|(&session, _)| session).collect()
+    }
+
+    fn send(to: NodeId, message: &Message, out: &mut Outs) {
+        out.push(Out::Send { to, bytes: message.encode(NodeId::MANAGER.0) });
+    }
+
+    /// Begins the way to the next epoch, or begins it again with more to give up.
+    fn change(&mut self, now: Nanos, removed: &[u16], lost: Option<MemoryNode>, out: &mut Outs) {
+        let before = self.transition.take();
+        let mut next = before.unwrap_or_else(|| Transition {
+            epoch: self.epoch,
+            began_at: now,
+            removed: BTreeSet::new(),
+            lost: BTreeSet::new(),
+            prepared: BTreeMap::new(),
+            fenced: BTreeSet::new(),
+            ready: BTreeSet::new(),
+            repair: None,
+        });
+        next.epoch += 1;
+        next.began_at = now;
+        next.removed.extend(removed);
+        next.lost.extend(lost);
+        next.prepared.clear();
+        next.ready.clear();
+        next.repair = None;
+        self.transition = Some(next);
+        self.ask_all(out);
+    }
+
+    fn give_up_the_slow(&mut self, now: Nanos) {
+        let Some(transition) = &mut self.transition else { return };
+        if now.saturating_sub(transition.began_at) > self.options.prepare_ns && transition.repair.is_none() {
+            let slow = self.members.keys().filter(|session| !transition.prepared.contains_key(session));
+            transition.removed.extend(slow);
+        }
+    }
+
+    /// Asks all those again who have not answered.
+    fn ask_all(&self, out: &mut Outs) {
+        let Some(transition) = &self.transition else { return };
+        let epoch = transition.epoch;
+        for (session, member) in &self.members {
+            if !transition.removed.contains(session) && !transition.prepared.contains_key(session) {
+                Manager::send(member.node, &Message::Prepare { epoch }, out);
+            }
+        }
+        let living = self.next_living(transition);
+        for node in (0..self.layout.memory_nodes).map(MemoryNode).filter(|&node| living.has(node)) {
+            let agent = NodeId::agent(node);
+            for &session in
+                transition.removed.iter().filter(|&&session| !transition.fenced.contains(&(node, session)))
+            {
+                Manager::send(agent, &Message::Fence { epoch, session }, out);
+            }
+            if !transition.ready.contains(&node) {
+                Manager::send(agent, &Message::AgentView { epoch, living }, out);
+            }
+        }
+    }
+
+    fn next_living(&self, transition: &Transition) -> NodeSet {
+        transition.lost.iter().fold(self.living, |living, &node| living.without(node))
+    }
+
+    fn message(&mut self, now: Nanos, from: NodeId, message: Message, out: &mut Outs) {
+        match message {
+            Message::Join { boot } => self.join(now, from, boot, out),
+            Message::Prepared { epoch, installed, session, doubts } => {
+                // Who has not heard of the last epoch hears of it first: its doubts were resolved there.
+                if installed < self.epoch {
+                    self.send_view(session, out);
+                } else if let Some(transition) = self.transition.as_mut().filter(|t| t.epoch == epoch)
+                    && self.members.contains_key(&session)
+                    && !transition.removed.contains(&session)
+                {
+                    transition.prepared.entry(session).or_insert(doubts);
+                }
+            }
+            Message::Fenced { session, .. } => {
+                if let (Some(transition), Some(node)) = (&mut self.transition, from.as_memory_node()) {
+                    transition.fenced.insert((node, session));
+                }
+            }
+            Message::AgentReady { epoch } => {
+                let transition = self.transition.as_mut().filter(|transition| transition.epoch == epoch);
+                if let (Some(transition), Some(node)) = (transition, from.as_memory_node()) {
+                    transition.ready.insert(node);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn join(&mut self, now: Nanos, node: NodeId, boot: u64, out: &mut Outs) {
+        let last = self.boots.get(&node).copied().unwrap_or(0);
+        if boot < last {
+            return;
+        }
+        let sessions = self.sessions_of(node);
+        if boot == last && !self.joining.contains_key(&node) {
+            sessions.into_iter().for_each(|session| self.send_view(session, out));
+            return;
+        }
+        self.boots.insert(node, boot);
+        if self.transition.is_none() && sessions.is_empty() {
+            self.joining.remove(&node);
+            let session = self.admit(node, boot);
+            self.send_view(session, out);
+            return;
+        }
+        self.joining.insert(node, boot);
+        // The node has begun again: what its last life left behind ends first.
+        let is_known = |session: &u16| {
+            self.transition.as_ref().is_some_and(|transition| transition.removed.contains(session))
+        };
+        if sessions.iter().any(|session| !is_known(session)) {
+            self.change(now, &sessions, None, out);
+        }
+    }
+
+    fn admit(&mut self, node: NodeId, boot: u64) -> u16 {
+        let session = self.next_session;
+        // Session numbers are never used twice. 65,535 lives of compute nodes are the limit of a pool.
+        self.next_session = session.saturating_add(1);
+        self.members.insert(session, Member { node, boot });
+        session
+    }
+
+    fn send_view(&self, session: u16, out: &mut Outs) {
+        let Some(&Member { node, boot }) = self.members.get(&session) else { return };
+        let verdicts = self.verdicts.get(&session).cloned().unwrap_or_default();
+        let message = Message::View { epoch: self.epoch, living: self.living, session, boot, verdicts };
+        Manager::send(node, &message, out);
+    }
+
+    /// Whether everybody who stays is quiet, and everybody else is fenced.
+    fn is_quiet(&self, transition: &Transition) -> bool {
+        let living = self.next_living(transition);
+        let nodes = || (0..self.layout.memory_nodes).map(MemoryNode).filter(|&node| living.has(node));
+        let prepared = self
+            .members
+            .keys()
+            .all(|session| transition.removed.contains(session) || transition.prepared.contains_key(session));
+        let fenced = transition
+            .removed
+            .iter()
+            .all(|&session| nodes().all(|node| transition.fenced.contains(&(node, session))));
+        prepared && (fenced || !self.repairs.fence) && nodes().all(|node| transition.ready.contains(&node))
+    }
+
+    fn repair_if_quiet(&mut self, out: &mut Outs) {
+        let Some(transition) = &self.transition else { return };
+        if transition.repair.is_some() || !self.is_quiet(transition) {
+            return;
+        }
+        let doubtful: BTreeSet<SlotId> =
+            transition.prepared.values().flatten().map(|doubt| doubt.slot).collect();
+        let (before, after) = (self.living, self.next_living(transition));
+        let mut repair = Repair::new(self.layout, before, after, doubtful, self.repairs.align_copies);
+        let epoch = transition.epoch;
+        Manager::post(epoch, repair.begin(), out);
+        if let Some(transition) = &mut self.transition {
+            transition.repair = Some(repair);
+        }
+        self.commit_if_repaired(out);
+    }
+
+    fn post(epoch: u32, posts: Vec<repair::RepairPost>, out: &mut Outs) {
+        for (number, to, batch) in posts {
+            let tag = u64::from(epoch) << 32 | u64::from(number);
+            out.push(Out::Post { session: SessionId::OF_THE_POOL, to, batch, tag });
+        }
+    }
+
+    fn done(&mut self, tag: u64, result: PostResult, out: &mut Outs) {
+        let Some(transition) = self.transition.as_mut().filter(|t| u64::from(t.epoch) == tag >> 32) else {
+            return;
+        };
+        // Where a memory node does not answer, somebody will say that it is lost, and all begins again.
+        if let (Some(repair), Ok(results)) = (&mut transition.repair, result) {
+            let posts = repair.done(tag as u32, results);
+            let epoch = transition.epoch;
+            Manager::post(epoch, posts, out);
+        }
+        self.commit_if_repaired(out);
+    }
+
+    fn commit_if_repaired(&mut self, out: &mut Outs) {
+        let is_done = |transition: &Transition| transition.repair.as_ref().is_some_and(Repair::is_done);
+        if !self.transition.as_ref().is_some_and(is_done) {
+            return;
+        }
+        let Some(transition) = self.transition.take() else { return };
+        self.living = self.next_living(&transition);
+        self.epoch = transition.epoch;
+        self.counters.epochs += 1;
+        if let Some(repair) = &transition.repair {
+            self.counters.completed += repair.completed;
+            self.counters.undone += repair.undone;
+            self.counters.anomalies += repair.anomalies;
+        }
+        self.members.retain(|session, _| !transition.removed.contains(session));
+        let word_of = |slot: SlotId| transition.repair.as_ref().and_then(|repair| repair.word_of(slot));
+        let verdict = |doubt: &Doubt| {
+            let word: SlotWord = word_of(doubt.slot)?;
+            Some(Verdict { slot: doubt.slot, word })
+        };
+        self.verdicts = transition
+            .prepared
+            .iter()
+            .map(|(&session, doubts)| (session, doubts.iter().filter_map(verdict).collect()))
+            .collect();
+        for (node, boot) in std::mem::take(&mut self.joining) {
+            self.admit(node, boot);
+        }
+        let sessions: Vec<u16> = self.members.keys().copied().collect();
+        sessions.into_iter().for_each(|session| self.send_view(session, out));
+    }
+}

@@ -1,0 +1,262 @@
+//! Making all copies of each slot say the same, while nobody else works on the index.
+//!
+//! Owns which word of several a slot keeps. Promises that a change of which a reader, or a caller, may know is kept, and that every other change is kept on all copies or on none. Must not know why copies differ.
+//!
+//! Backups are never older than the primary, and a change is on all backups before it is on the primary. So where the primary is there, a backup that differs has a change that is not done: it is completed, if its object
+//! is whole. Where the primary is lost and the backups agree, that is what the primary had, or was about to have. Where they do not, no change was done: any will do.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::bucket::{slot_offset, table_bytes, table_slots};
+use crate::fabric::{Batch, OpResult, RemoteOp};
+use crate::object::Object;
+use crate::region::{MemoryNode, NodeSet, PoolLayout, SlotId};
+use crate::word::SlotWord;
+use hedgerow_row::le_bytes::u64_at;
+
+/// A batch for a memory node, and the number that comes back with its results.
+pub(super) type RepairPost = (u32, MemoryNode, Batch);
+
+/// The copies of a slot that differ: those of the replicas, in their order.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Differing {
+    id: SlotId,
+    copies: Vec<(MemoryNode, SlotWord)>,
+    /// Words that it may keep, the best first.
+    candidates: Vec<SlotWord>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum RepairPhase {
+    Tables,
+    Objects,
+    Writes,
+    Done,
+}
+
+/// One repair.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Repair {
+    layout: PoolLayout,
+    before: NodeSet,
+    after: NodeSet,
+    doubtful: BTreeSet<SlotId>,
+    aligns: bool,
+    phase: RepairPhase,
+    /// Numbers of posts; those of earlier phases are below.
+    next: u32,
+    awaited: BTreeMap<u32, (MemoryNode, Vec<u16>)>,
+    tables: BTreeMap<(u16, MemoryNode), Vec<u8>>,
+    differing: Vec<Differing>,
+    /// Which candidate of which slot a post reads the object of, and which of them are whole.
+    reading: BTreeMap<u32, SlotWord>,
+    whole: BTreeSet<SlotWord>,
+    words: BTreeMap<SlotId, SlotWord>,
+    pub(super) completed: u64,
+    pub(super) undone: u64,
+    pub(super) anomalies: u64,
+}
+
+impl Repair {
+    pub(super) fn new(
+        layout: PoolLayout,
+        before: NodeSet,
+        after: NodeSet,
+        doubtful: BTreeSet<SlotId>,
+        aligns: bool,
+    ) -> Repair {
+        Repair {
+            layout,
+            before,
+            after,
+            doubtful,
+            aligns,
+            phase: RepairPhase::Tables,
+            next: 0,
+            awaited: BTreeMap::new(),
+            tables: BTreeMap::new(),
+            differing: Vec::new(),
+            reading: BTreeMap::new(),
+            whole: BTreeSet::new(),
+            words: BTreeMap::new(),
+            completed: 0,
+            undone: 0,
+            anomalies: 0,
+        }
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        self.phase == RepairPhase::Done
+    }
+
+    /// What a doubtful slot came to say.
+    pub(super) fn word_of(&self, slot: SlotId) -> Option<SlotWord> {
+        self.words.get(&slot).copied()
+    }
+
+    fn number(&mut self) -> u32 {
+        self.next += 1;
+        self.next
+    }
+
+    /// Reads all living copies of all sub-tables.
+    pub(super) fn begin(&mut self) -> Vec<RepairPost> {
+        let mut parts: BTreeMap<MemoryNode, Vec<u16>> = BTreeMap::new();
+        for partition in 0..self.layout.partitions() {
+            let region = self.layout.table_address(partition).region;
+            for node in self.layout.living_replicas(region, self.after) {
+                parts.entry(node).or_default().push(partition);
+            }
+        }
+        let bytes = table_bytes(self.layout.groups) as u32;
+        let mut posts = Vec::new();
+        for (node, partitions) in parts {
+            let read = |&partition: &u16| RemoteOp::Read(self.layout.table_address(partition), bytes);
+            let batch = partitions.iter().map(read).collect();
+            let number = self.number();
+            self.awaited.insert(number, (node, partitions));
+            posts.push((number, node, batch));
+        }
+        self.go_on(posts)
+    }
+
+    /// A post of the present phase is done.
+    pub(super) fn done(&mut self, number: u32, results: Vec<OpResult>) -> Vec<RepairPost> {
+        let Some((node, partitions)) = self.awaited.remove(&number) else { return Vec::new() };
+        match self.phase {
+            RepairPhase::Tables => {
+                for (partition, result) in partitions.into_iter().zip(results) {
+                    if let OpResult::Bytes(bytes) = result {
+                        self.tables.insert((partition, node), bytes);
+                    }
+                }
+            }
+            RepairPhase::Objects => {
+                let word = self.reading.remove(&number);
+                if let (Some(word), Some(OpResult::Bytes(bytes))) = (word, results.first())
+                    && Object::decode(bytes).is_ok()
+                {
+                    self.whole.insert(word);
+                }
+            }
+            RepairPhase::Writes | RepairPhase::Done => {}
+        }
+        self.go_on(Vec::new())
+    }
+
+    /// Goes on to the next phase once nothing of this one is awaited.
+    fn go_on(&mut self, mut posts: Vec<RepairPost>) -> Vec<RepairPost> {
+        while self.awaited.is_empty() && !self.is_done() {
+            (self.phase, posts) = match self.phase {
+                RepairPhase::Tables => {
+                    self.compare();
+                    (RepairPhase::Objects, self.read_objects())
+                }
+                RepairPhase::Objects => (RepairPhase::Writes, self.write_words()),
+                RepairPhase::Writes | RepairPhase::Done => (RepairPhase::Done, Vec::new()),
+            };
+        }
+        posts
+    }
+
+    /// Finds the slots whose copies differ, and what each may keep.
+    fn compare(&mut self) {
+        for partition in 0..self.layout.partitions() {
+            let region = self.layout.table_address(partition).region;
+            let nodes = self.layout.living_replicas(region, self.after);
+            let primary = self.layout.living_replicas(region, self.before).first().copied();
+            let has_primary = nodes.first().copied() == primary;
+            for slot in 0..table_slots(self.layout.groups) {
+                let id = SlotId { partition, slot };
+                let at = slot_offset(slot) as usize;
+                let copies: Vec<(MemoryNode, SlotWord)> = nodes
+                    .iter()
+                    .filter_map(|&node| {
+                        Some((node, SlotWord(u64_at(self.tables.get(&(partition, node))?, at))))
+                    })
+                    .collect();
+                let Some(&(_, first)) = copies.first() else { continue };
+                if self.doubtful.contains(&id) {
+                    self.words.insert(id, first);
+                }
+                if copies.iter().any(|(_, word)| *word != first) {
+                    let candidates = candidates(&copies, has_primary);
+                    self.differing.push(Differing { id, copies, candidates });
+                }
+            }
+        }
+        self.tables.clear();
+    }
+
+    /// Reads the objects of all candidates from all replicas.
+    fn read_objects(&mut self) -> Vec<RepairPost> {
+        let candidates: BTreeSet<SlotWord> =
+            self.differing.iter().flat_map(|slot| slot.candidates.iter().copied()).collect();
+        let mut posts = Vec::new();
+        for word in candidates {
+            let Some(live) = word.as_live() else {
+                self.whole.insert(word);
+                continue;
+            };
+            for node in self.layout.living_replicas(live.address.region, self.after) {
+                let number = self.number();
+                let read = RemoteOp::Read(live.address.into(), live.object_bytes() as u32);
+                self.reading.insert(number, word);
+                self.awaited.insert(number, (node, Vec::new()));
+                posts.push((number, node, vec![read]));
+            }
+        }
+        posts
+    }
+
+    /// Decides, and writes what was decided to all copies that say something else.
+    fn write_words(&mut self) -> Vec<RepairPost> {
+        let (mut posts, aligns) = (Vec::new(), self.aligns);
+        for Differing { id, copies, candidates } in std::mem::take(&mut self.differing) {
+            let old = copies[0].1;
+            let word = candidates.iter().copied().find(|word| self.whole.contains(word));
+            self.anomalies += u64::from(word.is_none());
+            let word = word.filter(|_| aligns).unwrap_or(old);
+            self.completed += u64::from(word != old);
+            self.undone += u64::from(word == old);
+            self.words.insert(id, word);
+            let at = self.layout.slot_address(id);
+            for (node, _) in copies.into_iter().filter(|(_, copy)| *copy != word && aligns) {
+                let number = self.number();
+                self.awaited.insert(number, (node, Vec::new()));
+                posts.push((number, node, vec![RemoteOp::Write(at, word.0.to_le_bytes().to_vec())]));
+            }
+        }
+        posts
+    }
+}
+
+/// The words that a slot may keep, the best first.
+fn candidates(copies: &[(MemoryNode, SlotWord)], has_primary: bool) -> Vec<SlotWord> {
+    let words: BTreeSet<SlotWord> = copies.iter().map(|(_, word)| *word).collect();
+    let count = |word: SlotWord| copies.iter().filter(|(_, copy)| *copy == word).count();
+    let primary = copies.first().map(|(_, word)| *word).filter(|_| has_primary);
+    let mut words: Vec<SlotWord> = words.into_iter().collect();
+    words.sort_by_key(|&word| (Some(word) == primary, std::cmp::Reverse(count(word)), word));
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_slot_may_keep() {
+        let copies = |words: &[u64]| -> Vec<(MemoryNode, SlotWord)> {
+            words.iter().enumerate().map(|(at, &word)| (MemoryNode(at as u8), SlotWord(word))).collect()
+        };
+        let best = |words: &[u64], has_primary| candidates(&copies(words), has_primary)[0].0;
+        // A change that is on backups is completed, the one that most have.
+        assert_eq!(best(&[1, 5, 1], true), 5);
+        assert_eq!(best(&[1, 6, 5], true), 5);
+        assert_eq!(best(&[1, 5, 6, 6], true), 6);
+        // Without the primary no change was done: any will do, and the choice is always the same.
+        assert_eq!(best(&[6, 5], false), 5);
+        assert_eq!(best(&[5, 6, 6], false), 6);
+    }
+}

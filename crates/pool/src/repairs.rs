@@ -1,0 +1,43 @@
+//! Which repairs of the published protocols are in force.
+//!
+//! Owns the list. All are, but in tests that show what each is for: the switches can be turned by this crate's tests only.
+
+/// What is done beyond what the papers print.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Repairs {
+    /// A new key claims its slot, and looks again, before it stores. Without: the value is stored into the free slot at once.
+    pub(crate) claim: bool,
+    /// Freed memory waits. Without: it is used again at once.
+    pub(crate) quarantine: bool,
+    /// What was read of an address that was learnt too long ago is thrown away.
+    pub(crate) late_reads: bool,
+    /// Losers wait for the primary to change. Without: they answer at once.
+    pub(crate) losers_wait: bool,
+    /// Losers count as done before a winner without a condition only. Without: before any.
+    pub(crate) absorb_unconditional: bool,
+    /// Objects are verified by their checksum.
+    pub(crate) checksum: bool,
+    /// Sessions that are given up are fenced before slots are repaired.
+    pub(crate) fence: bool,
+    /// Clients wait for their posts before they say that they are prepared.
+    pub(crate) drain: bool,
+    /// Slots whose copies differ are made one when a node is given up.
+    pub(crate) align_copies: bool,
+    /// Clients are told what became of their doubtful changes. Without: they do them again.
+    pub(crate) verdicts: bool,
+}
+
+impl Repairs {
+    pub(crate) const ALL: Repairs = Repairs {
+        claim: true,
+        quarantine: true,
+        late_reads: true,
+        losers_wait: true,
+        absorb_unconditional: true,
+        checksum: true,
+        fence: true,
+        drain: true,
+        align_copies: true,
+        verdicts: true,
+    };
+}

@@ -1,0 +1,4 @@
+//! Whole pools under test.
+
+mod run;
+mod runs;

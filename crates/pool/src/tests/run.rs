@@ -1,0 +1,396 @@
+//! One simulated run of a whole pool, and what must hold of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use hedgerow_device::Random;
+
+use crate::bucket::{KeyHash, slot_offset, table_slots};
+use crate::client::{ClientAnswer, ClientCall, ClientCounters, ClientOptions, Condition, Outcome, Request};
+use crate::cluster::{Cluster, ClusterOptions};
+use crate::fabric::sim::{SimCounters, SimOptions};
+use crate::fabric::{Nanos, NodeId};
+use crate::history::{Call, Effect, Expected, History};
+use crate::manager::{ManagerCall, ManagerCounters, ManagerOptions};
+use crate::object::{Generation, Object, ObjectKind};
+use crate::region::{MemoryNode, PoolLayout, SlotId};
+use crate::repairs::Repairs;
+use crate::word::SlotWord;
+
+/// What a run is made of.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Plan {
+    pub(super) seed: u64,
+    pub(super) calls: u64,
+    pub(super) keys: u64,
+    pub(super) layout: PoolLayout,
+    pub(super) client: ClientOptions,
+    pub(super) fabric: SimOptions,
+    pub(super) repairs: Repairs,
+    /// One call in so many comes with a failure of each kind; 0: none.
+    pub(super) compute_crash_one_in: u64,
+    pub(super) suspicion_one_in: u64,
+    pub(super) memory_losses: u64,
+    /// Of ten calls: so many are reads, so many of the writes have conditions.
+    pub(super) reads: u64,
+    pub(super) conditional: u64,
+    /// Of ten writes: deletes.
+    pub(super) deletes: u64,
+}
+
+pub(super) const LAYOUT: PoolLayout =
+    PoolLayout { memory_nodes: 4, copies: 3, partition_bits: 1, groups: 1, block_bytes: 4096, blocks: 10 };
+
+impl Plan {
+    pub(super) fn new(seed: u64) -> Plan {
+        let client = ClientOptions {
+            quarantine_ns: 600_000,
+            timeout_ns: 4_000_000,
+            poll_ns: 1_000,
+            housekeeping_ns: 100_000,
+            depth: 4,
+            cached_keys: 8,
+        };
+        Plan {
+            seed,
+            calls: 160,
+            keys: 5,
+            layout: LAYOUT,
+            client,
+            fabric: SimOptions::CHAOS,
+            repairs: Repairs::ALL,
+            compute_crash_one_in: 60,
+            suspicion_one_in: 120,
+            memory_losses: seed % 3,
+            reads: 4,
+            conditional: 3,
+            deletes: 3,
+        }
+    }
+}
+
+/// What a run came to.
+#[derive(Debug, Clone)]
+pub(super) struct Report {
+    pub(super) calls: usize,
+    pub(super) open: usize,
+    pub(super) trace: u64,
+    pub(super) recorded: Vec<u8>,
+    pub(super) client: ClientCounters,
+    pub(super) fabric: SimCounters,
+    pub(super) manager: ManagerCounters,
+    pub(super) crashes: u64,
+    pub(super) losses: u64,
+}
+
+struct Pending {
+    node: NodeId,
+    key: u64,
+    request: Request,
+    value: u64,
+    expected: Expected,
+    began: Nanos,
+}
+
+pub(super) struct Run {
+    plan: Plan,
+    random: Random,
+    pub(super) cluster: Cluster,
+    history: History,
+    pending: BTreeMap<u64, Pending>,
+    /// Which value a generation has.
+    values: BTreeMap<Generation, u64>,
+    /// The last generation that was seen of a key.
+    seen: BTreeMap<u64, Generation>,
+    next_call: u64,
+    down: BTreeSet<NodeId>,
+    /// What the manager is told, or done to a node, at which time.
+    later: Vec<(Nanos, Later)>,
+    losses: u64,
+    crashes: u64,
+    open: usize,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Later {
+    Suspect(NodeId),
+    Restart(NodeId),
+    Lost(MemoryNode),
+}
+
+const NODES: u16 = 3;
+
+pub(super) fn key_bytes(key: u64) -> Vec<u8> {
+    format!("key-{key}").into_bytes()
+}
+
+/// The bytes of a value: its number, and as many more as that says.
+pub(super) fn value_bytes(value: u64) -> Vec<u8> {
+    let mut bytes = value.to_le_bytes().to_vec();
+    bytes.resize(8 + (value.wrapping_mul(0x9E37) % 200) as usize, value as u8);
+    bytes
+}
+
+impl Run {
+    pub(super) fn new(plan: Plan) -> Run {
+        let options = ClusterOptions {
+            layout: plan.layout,
+            compute_nodes: NODES,
+            client: plan.client,
+            manager: ManagerOptions { retry_ns: 60_000, prepare_ns: 2_000_000 },
+            fabric: plan.fabric,
+        };
+        Run {
+            plan,
+            random: Random::from_seed(plan.seed ^ 0x5EED),
+            cluster: Cluster::with_repairs(options, plan.seed, plan.repairs).unwrap(),
+            history: History::default(),
+            pending: BTreeMap::new(),
+            values: BTreeMap::new(),
+            seen: BTreeMap::new(),
+            next_call: 0,
+            down: BTreeSet::new(),
+            later: Vec::new(),
+            losses: 0,
+            crashes: 0,
+            open: 0,
+        }
+    }
+
+    /// Runs it all; what is wrong, if something is.
+    pub(super) fn run(mut self, records: bool) -> Result<Report, String> {
+        if records {
+            self.cluster.fabric_mut().record();
+        }
+        let mut idle_until = 0;
+        while self.next_call < self.plan.calls {
+            if self.cluster.now() >= idle_until {
+                self.begin_call();
+                self.fail_something();
+                idle_until = self.cluster.now() + self.random.below(12_000);
+            }
+            self.go_on()?;
+        }
+        // Everybody comes to an end: each call has a deadline.
+        let end = self.cluster.now() + 30_000_000;
+        while self.cluster.now() < end {
+            self.go_on()?;
+        }
+        if !self.pending.is_empty() {
+            return Err(format!("{} calls were never answered", self.pending.len()));
+        }
+        self.history.check().map_err(|error| error.to_string())?;
+        self.check_memory()?;
+        let report = Report {
+            calls: self.history.len(),
+            open: self.open,
+            trace: self.cluster.fabric().trace(),
+            recorded: self.cluster.fabric().recorded().to_vec(),
+            client: self.cluster.client_counters(),
+            fabric: self.cluster.fabric().counters(),
+            manager: self.cluster.manager().counters(),
+            crashes: self.crashes,
+            losses: self.losses,
+        };
+        match report.client.anomalies + report.manager.anomalies {
+            0 => Ok(report),
+            count => Err(format!("{count} anomalies: {report:?}")),
+        }
+    }
+
+    fn go_on(&mut self) -> Result<(), String> {
+        let now = self.cluster.now();
+        let (due, later) = std::mem::take(&mut self.later).into_iter().partition(|(at, _)| *at <= now);
+        self.later = later;
+        let due: Vec<(Nanos, Later)> = due;
+        for (_, what) in due {
+            match what {
+                Later::Suspect(node) => self.cluster.tell_manager(ManagerCall::Suspect(node)),
+                Later::Lost(node) => self.cluster.tell_manager(ManagerCall::MemoryLost(node)),
+                Later::Restart(node) => {
+                    self.down.remove(&node);
+                    self.cluster.start_compute(node);
+                }
+            }
+        }
+        if !self.cluster.step() {
+            // All nodes are down: time goes on all the same.
+            let at = self.cluster.fabric().local_now(NodeId::MANAGER) + 10_000;
+            self.cluster.fabric_mut().wake(NodeId::MANAGER, at);
+        }
+        for (_, answer) in self.cluster.take_answers() {
+            self.answered(answer)?;
+        }
+        // Who finds itself fenced begins again.
+        for node in (0..NODES).map(NodeId) {
+            if self.cluster.client(node).is_some_and(crate::client::Client::is_fenced) {
+                self.cluster.start_compute(node);
+            }
+        }
+        Ok(())
+    }
+
+    fn begin_call(&mut self) {
+        let node = NodeId(self.random.below(NODES.into()) as u16);
+        if self.down.contains(&node)
+            || self.pending.values().filter(|pending| pending.node == node).count() > 3
+        {
+            return;
+        }
+        let id = self.next_call;
+        self.next_call += 1;
+        let key = self.random.below(self.plan.keys);
+        let (condition, expected) =
+            match (self.random.below(10) < self.plan.conditional, self.random.below(4)) {
+                (false, _) => (Condition::Any, Expected::Any),
+                (true, 0) => (Condition::Absent, Expected::Absent),
+                (true, 1) => (Condition::Present, Expected::Present),
+                (true, _) => match self.seen.get(&key) {
+                    Some(&generation) => {
+                        (Condition::Same(generation), Expected::Value(self.values[&generation]))
+                    }
+                    None => (Condition::Any, Expected::Any),
+                },
+            };
+        let request = match self.random.below(10) {
+            0.. if self.random.below(10) < self.plan.reads => Request::Get,
+            kind if kind < self.plan.deletes => Request::Delete(condition),
+            _ => Request::Put(value_bytes(id), condition),
+        };
+        let began = self.cluster.now();
+        let pending = Pending { node, key, request: request.clone(), value: id, expected, began };
+        self.pending.insert(id, pending);
+        self.cluster.call(node, ClientCall { id, key: key_bytes(key), request });
+    }
+
+    fn one_in(&mut self, n: u64) -> bool {
+        n > 0 && self.random.below(n) == 0
+    }
+
+    fn fail_something(&mut self) {
+        let now = self.cluster.now();
+        let node = NodeId(self.random.below(NODES.into()) as u16);
+        let soon = now + self.random.below(400_000);
+        if self.one_in(self.plan.compute_crash_one_in) && !self.down.contains(&node) {
+            self.crashes += 1;
+            self.cluster.crash_compute(node);
+            self.down.insert(node);
+            // Either somebody sees it, or the node is back before anybody does.
+            if self.random.below(3) > 0 {
+                self.later.push((soon, Later::Suspect(node)));
+            }
+            self.later.push((soon + self.random.below(800_000), Later::Restart(node)));
+            for id in
+                self.pending.iter().filter(|(_, p)| p.node == node).map(|(&id, _)| id).collect::<Vec<_>>()
+            {
+                if let Some(pending) = self.pending.remove(&id) {
+                    self.record_open(&pending);
+                }
+            }
+        }
+        if self.one_in(self.plan.suspicion_one_in) {
+            self.later.push((soon, Later::Suspect(node)));
+        }
+        let is_time = self.next_call > 20 && self.one_in(40);
+        if self.losses < self.plan.memory_losses && is_time {
+            let node = MemoryNode(self.random.below(self.plan.layout.memory_nodes.into()) as u8);
+            if self.cluster.manager().living().has(node)
+                && !self.later.iter().any(|(_, l)| matches!(l, Later::Lost(_)))
+            {
+                self.losses += 1;
+                self.cluster.crash_memory(node);
+                self.later.push((soon, Later::Lost(node)));
+            }
+        }
+    }
+
+    fn record_open(&mut self, pending: &Pending) {
+        let effect = match pending.request {
+            Request::Get => return,
+            Request::Put(..) => Effect::MayWrite(pending.expected, pending.value),
+            Request::Delete(_) => Effect::MayDelete(pending.expected),
+        };
+        self.open += 1;
+        self.push(pending, effect);
+    }
+
+    fn push(&mut self, pending: &Pending, effect: Effect) {
+        let ended = self.cluster.now();
+        self.history.push(Call { key: pending.key, effect, began: pending.began, ended });
+    }
+
+    fn answered(&mut self, answer: ClientAnswer) -> Result<(), String> {
+        let Some(pending) = self.pending.remove(&answer.id) else {
+            return Err(format!("{answer:?} was not asked for"));
+        };
+        let effect = match answer.outcome {
+            Outcome::Value(bytes, generation) => {
+                let value = bytes.first_chunk().map_or(0, |first| u64::from_le_bytes(*first));
+                if bytes != value_bytes(value) {
+                    return Err(format!("a value that nobody wrote: {bytes:?}"));
+                }
+                if *self.values.entry(generation).or_insert(value) != value {
+                    return Err(format!("{generation:?} is that of two values"));
+                }
+                self.seen.insert(pending.key, generation);
+                Effect::Read(Some(value))
+            }
+            Outcome::Absent => Effect::Read(None),
+            Outcome::Stored(generation) => {
+                self.values.insert(generation, pending.value);
+                self.seen.insert(pending.key, generation);
+                Effect::Write(pending.expected, pending.value)
+            }
+            Outcome::Deleted(was) => Effect::Delete(pending.expected, was),
+            Outcome::Conflict => Effect::NotWritten(pending.expected),
+            Outcome::Indeterminate => {
+                self.record_open(&pending);
+                return Ok(());
+            }
+            Outcome::Full | Outcome::TooLong | Outcome::Unavailable => return Ok(()),
+        };
+        self.push(&pending, effect);
+        Ok(())
+    }
+
+    fn word(&self, node: MemoryNode, id: SlotId) -> SlotWord {
+        let table = self.plan.layout.table_address(id.partition);
+        let memory = self.cluster.fabric().memory(node, table.region).unwrap();
+        let at = table.offset as usize + slot_offset(id.slot) as usize;
+        SlotWord(u64::from_le_bytes(*memory[at..].first_chunk().unwrap()))
+    }
+
+    /// At the end all copies agree, no key is in two slots, and nothing that a slot leads to is free.
+    fn check_memory(&self) -> Result<(), String> {
+        let (layout, living) = (&self.plan.layout, self.cluster.manager().living());
+        let mut keys = BTreeSet::new();
+        for partition in 0..layout.partitions() {
+            let region = layout.table_address(partition).region;
+            let nodes = layout.living_replicas(region, living);
+            for id in (0..table_slots(layout.groups)).map(|slot| SlotId { partition, slot }) {
+                let words: Vec<SlotWord> = nodes.iter().map(|&node| self.word(node, id)).collect();
+                if words.iter().any(|word| *word != words[0]) {
+                    return Err(format!("the copies of {id:?} are {words:?}"));
+                }
+                let Some(live) = words[0].as_live() else { continue };
+                for node in layout.living_replicas(live.address.region, living) {
+                    let memory = self.cluster.fabric().memory(node, live.address.region).unwrap();
+                    let bytes = &memory[live.address.offset as usize..][..live.object_bytes()];
+                    let object = Object::decode(bytes).map_err(|error| format!("{id:?}: {error}"))?;
+                    if KeyHash::of(object.key).partition(layout.partition_bits) != partition {
+                        return Err(format!("{id:?} has a key of another partition"));
+                    }
+                    if object.kind != ObjectKind::Claim && !keys.insert((node, object.key.to_vec())) {
+                        return Err(format!("{:?} is in two slots", object.key));
+                    }
+                }
+                let slabs = (0..NODES).filter_map(|node| self.cluster.client(NodeId(node))).map(|c| c.slab());
+                for slab in slabs.filter(|slab| slab.owns(live.address)) {
+                    if slab.units_at(live.address) != Some(live.units) {
+                        return Err(format!("{:?} is free, and {id:?} leads to it", live.address));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
