@@ -58,7 +58,7 @@ pub struct Agent {
     asked_for: Option<Nanos>,
 }
 
-type Outs = Vec<Out<AgentCall>>;
+type AgentOuts = Vec<Out<AgentCall>>;
 
 impl Agent {
     /// The agent of a memory node of a new pool. It repeats what is not answered after `retry_ns`.
@@ -81,7 +81,7 @@ impl Agent {
     }
 
     /// Takes in what happened, and says what is to be done.
-    pub fn on(&mut self, now: Nanos, input: In<AgentCall>, out: &mut Outs) {
+    pub fn on(&mut self, now: Nanos, input: In<AgentCall>, out: &mut AgentOuts) {
         match input {
             In::Message(bytes) => {
                 if let Ok((from, message)) = Message::decode(&bytes) {
@@ -121,11 +121,11 @@ impl Agent {
         }
     }
 
-    fn send(&self, to: NodeId, message: &Message, out: &mut Outs) {
+    fn send(&self, to: NodeId, message: &Message, out: &mut AgentOuts) {
         out.push(Out::Send { to, bytes: message.encode(NodeId::agent(self.node).0) });
     }
 
-    fn message(&mut self, from: NodeId, message: Message, out: &mut Outs) {
+    fn message(&mut self, from: NodeId, message: Message, out: &mut AgentOuts) {
         match message {
             Message::Fence { epoch, session } => {
                 self.fenced.insert(session);
@@ -153,7 +153,7 @@ impl Agent {
         }
     }
 
-    fn view(&mut self, epoch: u32, living: NodeSet, out: &mut Outs) {
+    fn view(&mut self, epoch: u32, living: NodeSet, out: &mut AgentOuts) {
         if epoch >= self.epoch {
             self.epoch = epoch;
             self.living = living;
@@ -180,13 +180,13 @@ impl Agent {
         place.map(|place| *place = entry).is_some()
     }
 
-    fn write_entry(&mut self, block: BlockId, entry: u64, awaited: Awaited, out: &mut Outs) {
+    fn write_entry(&mut self, block: BlockId, entry: u64, awaited: Awaited, out: &mut AgentOuts) {
         let tag = self.tag(awaited);
         let write = RemoteOp::Write(self.layout.entry_address(block), entry.to_le_bytes().to_vec());
         out.push(Out::Post { session: SessionId::OF_THE_POOL, to: self.node, batch: vec![write], tag });
     }
 
-    fn allocate(&mut self, asked_by: NodeId, session: u16, region: u16, sequence: u32, out: &mut Outs) {
+    fn allocate(&mut self, asked_by: NodeId, session: u16, region: u16, sequence: u32, out: &mut AgentOuts) {
         let replicas = self.layout.living_replicas(region, self.living);
         let table = self.tables.get(&region).filter(|_| replicas.first() == Some(&self.node));
         let Some(table) = table else { return };
@@ -211,7 +211,7 @@ impl Agent {
         self.tell_missing(block, out);
     }
 
-    fn tell_missing(&self, block: BlockId, out: &mut Outs) {
+    fn tell_missing(&self, block: BlockId, out: &mut AgentOuts) {
         let Some(allotment) = self.allotments.get(&block) else { return };
         for &node in &allotment.missing {
             let message = Message::RecordBlock { epoch: self.epoch, block, entry: allotment.entry };
@@ -219,7 +219,7 @@ impl Agent {
         }
     }
 
-    fn answer_if_recorded(&mut self, block: BlockId, out: &mut Outs) {
+    fn answer_if_recorded(&mut self, block: BlockId, out: &mut AgentOuts) {
         let is_recorded = |allotment: &Allotment| allotment.is_written && allotment.missing.is_empty();
         if !self.allotments.get(&block).is_some_and(is_recorded) {
             return;

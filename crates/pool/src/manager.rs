@@ -107,7 +107,7 @@ pub struct Manager {
     counters: ManagerCounters,
 }
 
-type Outs = Vec<Out<ManagerAnswer>>;
+type ManagerOuts = Vec<Out<ManagerAnswer>>;
 
 impl Manager {
     /// The manager of a new pool.
@@ -149,7 +149,7 @@ impl Manager {
     }
 
     /// Takes in what happened, and says what is to be done.
-    pub fn on(&mut self, now: Nanos, input: In<ManagerCall>, out: &mut Outs) {
+    pub fn on(&mut self, now: Nanos, input: In<ManagerCall>, out: &mut ManagerOuts) {
         match input {
             In::Message(bytes) => {
                 if let Ok((from, message)) = Message::decode(&bytes) {
@@ -187,12 +187,12 @@ impl Manager {
         self.members.iter().filter(|(_, member)| member.node == node).map(|(&session, _)| session).collect()
     }
 
-    fn send(to: NodeId, message: &Message, out: &mut Outs) {
+    fn send(to: NodeId, message: &Message, out: &mut ManagerOuts) {
         out.push(Out::Send { to, bytes: message.encode(NodeId::MANAGER.0) });
     }
 
     /// Begins the way to the next epoch, or begins it again with more to give up.
-    fn change(&mut self, now: Nanos, removed: &[u16], lost: Option<MemoryNode>, out: &mut Outs) {
+    fn change(&mut self, now: Nanos, removed: &[u16], lost: Option<MemoryNode>, out: &mut ManagerOuts) {
         let before = self.transition.take();
         let mut next = before.unwrap_or_else(|| Transition {
             epoch: self.epoch,
@@ -224,7 +224,7 @@ impl Manager {
     }
 
     /// Asks all those again who have not answered.
-    fn ask_all(&self, out: &mut Outs) {
+    fn ask_all(&self, out: &mut ManagerOuts) {
         let Some(transition) = &self.transition else { return };
         let epoch = transition.epoch;
         for (session, member) in &self.members {
@@ -250,7 +250,7 @@ impl Manager {
         transition.lost.iter().fold(self.living, |living, &node| living.without(node))
     }
 
-    fn message(&mut self, now: Nanos, from: NodeId, message: Message, out: &mut Outs) {
+    fn message(&mut self, now: Nanos, from: NodeId, message: Message, out: &mut ManagerOuts) {
         match message {
             Message::Join { boot } => self.join(now, from, boot, out),
             Message::Prepared { epoch, installed, session, doubts } => {
@@ -279,7 +279,7 @@ impl Manager {
         }
     }
 
-    fn join(&mut self, now: Nanos, node: NodeId, boot: u64, out: &mut Outs) {
+    fn join(&mut self, now: Nanos, node: NodeId, boot: u64, out: &mut ManagerOuts) {
         let last = self.boots.get(&node).copied().unwrap_or(0);
         if boot < last {
             return;
@@ -314,7 +314,7 @@ impl Manager {
         session
     }
 
-    fn send_view(&self, session: u16, out: &mut Outs) {
+    fn send_view(&self, session: u16, out: &mut ManagerOuts) {
         let Some(&Member { node, boot }) = self.members.get(&session) else { return };
         let verdicts = self.verdicts.get(&session).cloned().unwrap_or_default();
         let message = Message::View { epoch: self.epoch, living: self.living, session, boot, verdicts };
@@ -336,7 +336,7 @@ impl Manager {
         prepared && (fenced || !self.repairs.fence) && nodes().all(|node| transition.ready.contains(&node))
     }
 
-    fn repair_if_quiet(&mut self, out: &mut Outs) {
+    fn repair_if_quiet(&mut self, out: &mut ManagerOuts) {
         let Some(transition) = &self.transition else { return };
         if transition.repair.is_some() || !self.is_quiet(transition) {
             return;
@@ -353,14 +353,14 @@ impl Manager {
         self.commit_if_repaired(out);
     }
 
-    fn post(epoch: u32, posts: Vec<repair::RepairPost>, out: &mut Outs) {
+    fn post(epoch: u32, posts: Vec<repair::RepairPost>, out: &mut ManagerOuts) {
         for (number, to, batch) in posts {
             let tag = u64::from(epoch) << 32 | u64::from(number);
             out.push(Out::Post { session: SessionId::OF_THE_POOL, to, batch, tag });
         }
     }
 
-    fn done(&mut self, tag: u64, result: PostResult, out: &mut Outs) {
+    fn done(&mut self, tag: u64, result: PostResult, out: &mut ManagerOuts) {
         let Some(transition) = self.transition.as_mut().filter(|t| u64::from(t.epoch) == tag >> 32) else {
             return;
         };
@@ -373,7 +373,7 @@ impl Manager {
         self.commit_if_repaired(out);
     }
 
-    fn commit_if_repaired(&mut self, out: &mut Outs) {
+    fn commit_if_repaired(&mut self, out: &mut ManagerOuts) {
         let is_done = |transition: &Transition| transition.repair.as_ref().is_some_and(Repair::is_done);
         if !self.transition.as_ref().is_some_and(is_done) {
             return;

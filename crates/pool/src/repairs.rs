@@ -1,6 +1,6 @@
 //! Which repairs of the published protocols are in force.
 //!
-//! Owns the list. All are, but in tests that show what each is for: the switches can be turned by this crate's tests only.
+//! Owns the list. All are, but in tests that show what each is for: the switches can be turned by this crate's tests only. `late_reads`, `fence` and `drain` have no such test yet.
 
 /// What is done beyond what the papers print.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
