@@ -417,6 +417,15 @@ impl Log {
         ));
     }
 
+    /// Takes no more writes: what an earlier process left cannot be made durable.
+    #[cold]
+    fn halt_for_forgotten_pages(&self) -> Error {
+        let failure = self.halt_for(
+            "the system cannot write again what a killed process left in memory, and the store takes no more writes; opened again it may".to_owned(),
+        );
+        Error::new(ErrorKind::Closed, failure.message)
+    }
+
     /// Takes no more writes, for `message` unless there was a reason before. Returns the one that counts.
     #[cold]
     fn halt_for(&self, message: String) -> WriteFailure {
@@ -531,7 +540,7 @@ impl Log {
             ends.extend(sealed.map(|(&extent, s)| (extent, s.segment_number, s.end, s.max_sequence)));
         }
         let list = if wants_list { self.write_list() } else { None };
-        while self.rewrite_forgotten() {}
+        while self.rewrite_forgotten()? {}
         let extents = (self.tier.bytes() >> self.space.extent_shift()) as u32;
         self.tier.persist_all()?;
         self.syncs.fetch_add(1, Ordering::Relaxed);

@@ -57,7 +57,7 @@ impl Engine {
         if self.log.awaits_first_sync() {
             // After a killed process: what it left in the page cache becomes durable now, off the path of opening. Most of it before
             // the sync, for which others may wait.
-            while !self.scheduler.is_stopped() && self.log.rewrite_forgotten() {}
+            while !self.scheduler.is_stopped() && self.log.rewrite_forgotten().is_ok_and(|more| more) {}
             drop(self.log.persist_to(self.log.last_sequence()));
         }
         let mut passes = HashMap::new();

@@ -333,7 +333,8 @@ impl Recovery<'_> {
                 if let Err(error) = self.walk_segment(extent, found, prefixes, &mut mine, &mut entries) {
                     break Err(error);
                 }
-                mine.ends.last().into_iter().for_each(|end| self.log.rewrite_before_sync(found, end));
+                // By the thread that has just read them: they are in memory still, and no slice of them is held.
+                mine.ends.last().into_iter().for_each(|end| self.log.rewrite_walked(found, end));
             };
             for (table, mut entries) in entries {
                 entries.sort_unstable_by(by_key);

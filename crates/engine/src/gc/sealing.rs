@@ -289,7 +289,7 @@ impl Engine {
     }
 
     /// Whether room in the index comes of seals: there is enough that they left, or can be sealed, or is nobody's and about to be free. Where most of it is keys that stay young
-    /// (expiring, cached, long), or there is no room for leaves, it does not.
+    /// (expiring, cached, long), there is no room for leaves, or all tables have as many groups as they may and none are merged, it does not. Asks nobody who asks for a move.
     pub(super) fn seals_make_room(&self) -> bool {
         if !self.options.seal || self.log.tier().is_read_only() {
             return false;
@@ -298,7 +298,11 @@ impl Engine {
         if young < self.options.index_bytes_max / 4 * 3 {
             return true;
         }
-        let can_seal = || self.is_sealing() || self.has_room_to_seal() || self.waits_for_merge();
+        let can_seal = || {
+            self.is_sealing()
+                || self.has_room_to_seal()
+                || self.is_merging_groups() && !self.log.has_damaged_leaf()
+        };
         self.gc.left_by_seal(young).young_bytes < self.seals_from() && can_seal()
     }
 
@@ -313,8 +317,11 @@ impl Engine {
 
     /// Whether leaves are about to be free: a merge of groups is under way, or those that it has replaced wait for readers.
     pub(super) fn may_gain_leaves(&self) -> bool {
-        let is_merging = || self.log.leaf_extents() > 0 && self.gc.merging_groups.try_lock().is_none();
-        self.log.has_retired_leaves() || is_merging()
+        self.log.has_retired_leaves() || self.is_merging_groups()
+    }
+
+    fn is_merging_groups(&self) -> bool {
+        self.log.leaf_extents() > 0 && self.gc.merging_groups.try_lock().is_none()
     }
 }
 

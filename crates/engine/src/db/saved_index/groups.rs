@@ -117,6 +117,11 @@ impl SavedGroups {
     }
 }
 
+/// Where all leaves lie in the tier, and how many bytes of them.
+pub(super) fn leaf_ranges(saved: &BTreeMap<u32, SavedGroups>) -> Vec<(u64, u64)> {
+    saved.values().flat_map(SavedGroups::leaves).map(|of| (of.place.at, u64::from(of.bytes))).collect()
+}
+
 /// Takes over the groups of all tables, whose extents are from now on those of the leaves that are returned with them; `None` if an extent is not free, or a leaf is not what was written.
 pub(super) fn take_over<'l>(
     saved: &BTreeMap<u32, SavedGroups>,

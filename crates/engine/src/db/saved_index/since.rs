@@ -342,7 +342,7 @@ impl Engine {
         }
         let (walked, last) = self.recovery().fill(walked, Some(&keys), threads)?;
         self.count_freed_of_others(&keys, threads)?;
-        ends.iter().for_each(|end| self.log.rewrite_before_sync(found, end));
+        self.log.rewrite_before_sync(found, &ends, &groups::leaf_ranges(&sections.groups));
         let last = ends.iter().map(|end| end.max_sequence).fold(last, u64::max);
         ends.extend(walked);
         self.recovery().end(ends, last, found)?;
