@@ -5,8 +5,33 @@
 //! for which key there is none. The search is that of Wing and Gong (1993) with the memory of Lowe (2017), one key at a
 //! time, for linearizability is local. Must not know where the calls went.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
+
+/// What had to be there for a call with a condition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Precondition {
+    /// Whatever was.
+    Any,
+    /// Nothing.
+    Absent,
+    /// Something.
+    Present,
+    /// This value.
+    Value(u64),
+}
+
+impl Precondition {
+    fn holds(self, there: Option<u64>) -> bool {
+        match self {
+            Precondition::Any => true,
+            Precondition::Absent => there.is_none(),
+            Precondition::Present => there.is_some(),
+            Precondition::Value(value) => there == Some(value),
+        }
+    }
+}
 
 /// What a call did to its key, and what it answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,12 +50,22 @@ pub enum Effect {
     Swap(Option<u64>, u64, bool),
     /// Wrote this value if something was there; said whether something was.
     WriteIfThere(u64, bool),
+    /// Wrote this value, since what was expected was there.
+    WriteIf(Precondition, u64),
+    /// Removed what was there, since it was what was expected, and said whether something was.
+    RemoveIf(Precondition, bool),
+    /// Did nothing, since what was expected was not there.
+    Refused(Precondition),
     /// Failed in a way that leaves open whether it wrote this value, or still will.
     MayWrite(u64),
     /// The same, if something was there.
     MayWriteIfThere(u64),
+    /// The same, if what was expected is there.
+    MayWriteIf(Precondition, u64),
     /// The same of a removal.
     MayRemove,
+    /// The same of a removal of what was expected.
+    MayRemoveIf(Precondition),
     /// The same of an addition.
     MayAdd(u64),
 }
@@ -50,6 +85,12 @@ impl Effect {
             Effect::MayWrite(value) => (true, Some(value)),
             Effect::MayWriteIfThere(value) => (true, there.map(|_| value)),
             Effect::Clear | Effect::MayRemove => (true, None),
+            Effect::WriteIf(expected, value) | Effect::MayWriteIf(expected, value) => {
+                (expected.holds(there), Some(value))
+            }
+            Effect::RemoveIf(expected, was) => (expected.holds(there) && was == there.is_some(), None),
+            Effect::MayRemoveIf(expected) => (expected.holds(there), None),
+            Effect::Refused(expected) => (!expected.holds(there), there),
             Effect::MayAdd(by) => (true, Some(there.unwrap_or(0).wrapping_add(by))),
         };
         answered.then_some(after)
@@ -57,8 +98,9 @@ impl Effect {
 
     /// Whether it need not have happened at all.
     pub fn is_open(self) -> bool {
-        use Effect::{MayAdd, MayRemove, MayWrite, MayWriteIfThere};
-        matches!(self, MayWrite(_) | MayWriteIfThere(_) | MayRemove | MayAdd(_))
+        use Effect::{MayAdd, MayRemove, MayRemoveIf, MayWrite, MayWriteIf, MayWriteIfThere};
+        let may_write = matches!(self, MayWrite(_) | MayWriteIf(..) | MayWriteIfThere(_) | MayAdd(_));
+        may_write || matches!(self, MayRemove | MayRemoveIf(_))
     }
 }
 
@@ -189,7 +231,7 @@ struct Search<'c> {
 impl Search<'_> {
     fn run(&mut self) -> bool {
         // Of each step: what was done before it, the value then, and the calls still to be tried.
-        let first = self.candidates();
+        let first = self.candidates(None);
         let mut stack: Vec<(Done, Option<u64>, Vec<usize>)> = vec![(self.done.clone(), None, first)];
         while let Some((done, there, candidates)) = stack.last_mut() {
             let Some(call) = candidates.pop() else {
@@ -210,7 +252,7 @@ impl Search<'_> {
                 return true;
             }
             self.done = next.clone();
-            let candidates = self.candidates();
+            let candidates = self.candidates(after);
             stack.push((next, after, candidates));
         }
         self.is_all(&Done::default())
@@ -221,8 +263,8 @@ impl Search<'_> {
         (done.from..self.calls.len()).all(|call| self.calls[call].effect.is_open() || done.has(call))
     }
 
-    /// The calls that may come next: not done, and begun before any call that is not done had returned.
-    fn candidates(&self) -> Vec<usize> {
+    /// The calls that may come next, the likeliest last: not done, and begun before any call that is not done had returned.
+    fn candidates(&self, there: Option<u64>) -> Vec<usize> {
         let mut earliest_return = u64::MAX;
         let mut candidates = Vec::new();
         for (i, call) in self.calls.iter().enumerate().skip(self.done.from) {
@@ -234,14 +276,24 @@ impl Search<'_> {
                 candidates.push(i);
             }
         }
-        candidates.retain(|&i| self.calls[i].began <= earliest_return);
-        candidates.reverse();
+        // What fits and changes nothing can as well come now: no other order is lost by that.
+        let changes_nothing = |i: &&usize| {
+            let effect = self.calls[**i].effect;
+            !effect.is_open() && effect.apply(there) == Some(there)
+        };
+        if let Some(&i) = candidates.iter().find(changes_nothing) {
+            return vec![i];
+        }
+        // What returned first is tried first; what may not have happened at all, last.
+        candidates.sort_unstable_by_key(|&i| Reverse(self.calls[i].latest()));
         candidates
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use hedgerow_device::Random;
+
     use super::*;
 
     fn history(calls: &[(Effect, u64, u64)]) -> History {
@@ -327,5 +379,126 @@ mod tests {
         let calls = [(Effect::Write(1), 0, 1), (Effect::Write(2), 2, 3), (Effect::Read(Some(1)), 4, 5)];
         let error = history(&calls).check().unwrap_err();
         assert_eq!((error.longest.len(), error.stuck.len()), (2, 1));
+    }
+
+    fn is_linearizable(calls: &[(Effect, u64, u64)]) -> bool {
+        history(calls).check().is_ok()
+    }
+
+    const ANY: Precondition = Precondition::Any;
+
+    #[test]
+    fn good_histories_with_conditions_pass() {
+        assert!(is_linearizable(&[]));
+        assert!(is_linearizable(&[
+            (Effect::Read(None), 0, 1),
+            (Effect::WriteIf(ANY, 7), 2, 3),
+            (Effect::Read(Some(7)), 4, 5)
+        ]));
+        // Two writes at one time, in either order.
+        for last in [7, 8] {
+            let writes = [(Effect::WriteIf(ANY, 7), 0, 9), (Effect::WriteIf(ANY, 8), 0, 9)];
+            assert!(is_linearizable(&[writes[0], writes[1], (Effect::Read(Some(last)), 10, 11)]));
+        }
+        // What may have happened happens, late or never.
+        let may = (Effect::MayWriteIf(ANY, 7), 0, 1);
+        assert!(is_linearizable(&[may, (Effect::Read(None), 5, 6), (Effect::Read(Some(7)), 8, 9)]));
+        assert!(is_linearizable(&[may, (Effect::Read(None), 5, 6), (Effect::Read(None), 8, 9)]));
+        let first = (Effect::WriteIf(Precondition::Absent, 7), 0, 1);
+        let swap = (Effect::WriteIf(Precondition::Value(7), 8), 2, 3);
+        assert!(is_linearizable(&[
+            first,
+            swap,
+            (Effect::RemoveIf(ANY, true), 4, 5),
+            (Effect::RemoveIf(ANY, false), 6, 7)
+        ]));
+        assert!(is_linearizable(&[
+            first,
+            (Effect::Refused(Precondition::Absent), 2, 3),
+            (Effect::MayRemoveIf(ANY), 2, 3)
+        ]));
+    }
+
+    #[test]
+    fn bad_histories_with_conditions_are_refused() {
+        let write = (Effect::WriteIf(ANY, 7), 0, 1);
+        for bad in [
+            // Nobody wrote it.
+            vec![(Effect::Read(Some(7)), 0, 1)],
+            // It is forgotten, or comes too late.
+            vec![write, (Effect::Read(None), 2, 3)],
+            vec![(Effect::WriteIf(ANY, 7), 5, 6), (Effect::Read(Some(7)), 2, 3)],
+            // Old after new.
+            vec![
+                write,
+                (Effect::WriteIf(ANY, 8), 2, 9),
+                (Effect::Read(Some(8)), 3, 4),
+                (Effect::Read(Some(7)), 5, 6),
+            ],
+            // An old value comes back.
+            vec![write, (Effect::RemoveIf(ANY, true), 2, 3), (Effect::Read(Some(7)), 4, 5)],
+            // Two deletes of one value.
+            vec![write, (Effect::RemoveIf(ANY, true), 2, 9), (Effect::RemoveIf(ANY, true), 2, 9)],
+            // Two conditional writes over one value.
+            vec![
+                write,
+                (Effect::WriteIf(Precondition::Value(7), 8), 2, 9),
+                (Effect::WriteIf(Precondition::Value(7), 9), 2, 9),
+            ],
+            // Refused though it held, done though it did not.
+            vec![write, (Effect::Refused(Precondition::Present), 2, 3)],
+            vec![write, (Effect::WriteIf(Precondition::Absent, 8), 2, 3)],
+            // What may have happened happened twice.
+            vec![
+                (Effect::MayWriteIf(ANY, 7), 0, 1),
+                (Effect::WriteIf(ANY, 8), 2, 3),
+                (Effect::Read(Some(7)), 4, 5),
+                (Effect::Read(Some(8)), 6, 7),
+            ],
+        ] {
+            assert!(!is_linearizable(&bad), "{bad:?}");
+        }
+    }
+
+    /// Calls of a real register at random points of their intervals, and the same with one answer spoiled.
+    #[test]
+    fn long_histories_are_checked_quickly_and_one_wrong_answer_is_found() {
+        let mut refused = 0;
+        for seed in 0..60 {
+            let mut random = Random::from_seed(seed);
+            let (mut there, mut history, mut calls) = (None, History::default(), Vec::new());
+            for at in 0..400u64 {
+                let moment = at * 10;
+                let (began, ended) =
+                    (moment - random.below(moment.min(25) + 1), moment + 1 + random.below(25));
+                let effect = match random.below(4) {
+                    0 => Effect::WriteIf(ANY, at),
+                    1 => Effect::RemoveIf(ANY, there.is_some()),
+                    2 if random.below(16) == 0 => Effect::MayWriteIf(ANY, at),
+                    _ => Effect::Read(there),
+                };
+                // What may happen happens half of the time.
+                if !effect.is_open() || random.below(2) == 0 {
+                    there = effect.apply(there).unwrap();
+                }
+                calls.push(Call { key: 1, effect, began, returned: ended });
+            }
+            calls.iter().for_each(|call| history.push(*call));
+            history.check().unwrap();
+            let reads: Vec<usize> =
+                (0..calls.len()).filter(|&at| matches!(calls[at].effect, Effect::Read(_))).collect();
+            let at = reads[random.below(reads.len() as u64) as usize];
+            let other = calls.iter().filter_map(|call| match call.effect {
+                Effect::WriteIf(_, value) if call.began > calls[at].returned + 100 => Some(value),
+                _ => None,
+            });
+            let Some(value) = other.max() else { continue };
+            calls[at].effect = Effect::Read(Some(value));
+            let mut spoiled = History::default();
+            calls.iter().for_each(|call| spoiled.push(*call));
+            assert!(spoiled.check().is_err(), "seed {seed}");
+            refused += 1;
+        }
+        assert!(refused > 30);
     }
 }

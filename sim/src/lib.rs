@@ -19,7 +19,7 @@ mod source;
 
 pub use crash::{FaultCounts, Lie, Sweep, SweepCounts};
 pub use failing::{BackendFault, FailingBackend};
-pub use history::{Call, Effect, History, NotLinearizable};
+pub use history::{Call, Effect, History, NotLinearizable, Precondition};
 pub use machine::{Scratch, eventually, skip};
 pub use model::{Answer, Model, ModelRow};
 pub use op::{

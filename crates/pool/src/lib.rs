@@ -12,7 +12,6 @@
 //! | `machine` | what machines are given and give |
 //! | `client`, `agent`, `manager` | the protocol, without I/O: direct mode, with SNAPSHOT over the copies of the index (FUSEE, FAST 2023) |
 //! | `cluster` | a whole pool over the simulation |
-//! | `history` | whether what was answered is linearizable |
 //!
 //! There is no `unsafe`, no thread, no clock and no I/O in here. Arrows run one way: formats `<- fabric <- machine <- client, agent, manager <- cluster`.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
@@ -24,7 +23,6 @@ pub mod client;
 pub mod cluster;
 mod error;
 pub mod fabric;
-pub mod history;
 pub mod machine;
 pub mod manager;
 pub mod object;

@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use hedgerow_device::Random;
+use hedgerow_sim::{Call, Effect, History, Precondition};
 
 use crate::bucket::{KeyHash, slot_offset, table_slots};
 use crate::client::{ClientAnswer, ClientCall, ClientCounters, ClientOptions, Condition, Outcome, Request};
 use crate::cluster::{Cluster, ClusterOptions};
 use crate::fabric::sim::{SimCounters, SimOptions};
 use crate::fabric::{Nanos, NodeId};
-use crate::history::{Call, Effect, Expected, History};
 use crate::manager::{ManagerCall, ManagerCounters, ManagerOptions};
 use crate::object::{Generation, Object, ObjectKind};
 use crate::region::{MemoryNode, PoolLayout, SlotId};
@@ -87,7 +87,7 @@ struct Pending {
     key: u64,
     request: Request,
     value: u64,
-    expected: Expected,
+    expected: Precondition,
     began: Nanos,
 }
 
@@ -241,14 +241,14 @@ impl Run {
         let key = self.random.below(self.plan.keys);
         let (condition, expected) =
             match (self.random.below(10) < self.plan.conditional, self.random.below(4)) {
-                (false, _) => (Condition::Any, Expected::Any),
-                (true, 0) => (Condition::Absent, Expected::Absent),
-                (true, 1) => (Condition::Present, Expected::Present),
+                (false, _) => (Condition::Any, Precondition::Any),
+                (true, 0) => (Condition::Absent, Precondition::Absent),
+                (true, 1) => (Condition::Present, Precondition::Present),
                 (true, _) => match self.seen.get(&key) {
                     Some(&generation) => {
-                        (Condition::Same(generation), Expected::Value(self.values[&generation]))
+                        (Condition::Same(generation), Precondition::Value(self.values[&generation]))
                     }
-                    None => (Condition::Any, Expected::Any),
+                    None => (Condition::Any, Precondition::Any),
                 },
             };
         let request = match self.random.below(10) {
@@ -306,16 +306,16 @@ impl Run {
     fn record_open(&mut self, pending: &Pending) {
         let effect = match pending.request {
             Request::Get => return,
-            Request::Put(..) => Effect::MayWrite(pending.expected, pending.value),
-            Request::Delete(_) => Effect::MayDelete(pending.expected),
+            Request::Put(..) => Effect::MayWriteIf(pending.expected, pending.value),
+            Request::Delete(_) => Effect::MayRemoveIf(pending.expected),
         };
         self.open += 1;
         self.push(pending, effect);
     }
 
     fn push(&mut self, pending: &Pending, effect: Effect) {
-        let ended = self.cluster.now();
-        self.history.push(Call { key: pending.key, effect, began: pending.began, ended });
+        let returned = self.cluster.now();
+        self.history.push(Call { key: pending.key, effect, began: pending.began, returned });
     }
 
     fn answered(&mut self, answer: ClientAnswer) -> Result<(), String> {
@@ -338,10 +338,10 @@ impl Run {
             Outcome::Stored(generation) => {
                 self.values.insert(generation, pending.value);
                 self.seen.insert(pending.key, generation);
-                Effect::Write(pending.expected, pending.value)
+                Effect::WriteIf(pending.expected, pending.value)
             }
-            Outcome::Deleted(was) => Effect::Delete(pending.expected, was),
-            Outcome::Conflict => Effect::NotWritten(pending.expected),
+            Outcome::Deleted(was) => Effect::RemoveIf(pending.expected, was),
+            Outcome::Conflict => Effect::Refused(pending.expected),
             Outcome::Indeterminate => {
                 self.record_open(&pending);
                 return Ok(());
