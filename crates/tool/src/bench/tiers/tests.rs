@@ -79,11 +79,13 @@ fn all_experiments_run_and_are_told() {
         let of_variant = phases(&document).filter(|phase| phase["variant"] == variant);
         of_variant.map(|phase| phase["keys_sealed"].as_u64().unwrap()).sum()
     };
-    for variant in ["short index", "coupled", "knobs fixed"] {
-        assert!(sealed(variant) > 0, "{variant}: keys are sealed");
-    }
-    // Those of 4 KiB are so few that the least index holds them, and those of 64 B may be sealed after the last look.
-    assert!(sealed("20 %, short index, 1 KiB") > 0, "keys are sealed");
+    // Of a short index so many keys leave at once that one of these is sealed whoever gets a processor first: each has phases that write.
+    let short = ["short index", "coupled", "knobs fixed"];
+    assert!(short.iter().any(|variant| sealed(variant) > 0), "keys are sealed");
+    // What the least index does not hold is sealed or moves, and which comes first is up to the machine. Rows of 4 KiB are so few that it holds
+    // them, and those of 64 B may be sealed after the last look.
+    let fill = "20 %, short index, 1 KiB";
+    assert!(sealed(fill) > 0 || moved(fill) > 0, "keys leave the index");
     assert_eq!((sealed("no sealing"), sealed("as it is"), sealed("20 %, 1 KiB")), (0, 0, 0));
 
     let passes = result(&document, "passes")["phases"].as_array().unwrap();
