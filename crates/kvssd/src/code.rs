@@ -162,7 +162,7 @@ pub enum KvError {
     Version {
         /// Its version.
         found: u32,
-        /// The newest that is known.
+        /// The one that this build reads.
         known: u32,
     },
     /// The device takes no more commands: it was closed, or failed. The text says why.
@@ -254,7 +254,7 @@ impl fmt::Display for KvError {
             }
             KvError::NoDevice => f.write_str("there is no key-value device on this medium"),
             KvError::Version { found, known } => {
-                write!(f, "the device has format version {found}, and this build knows up to {known}")
+                write!(f, "the device has format version {found}, and this build reads version {known}")
             }
             KvError::Closed { why } => write!(f, "the device takes no commands: {why}"),
             KvError::Medium(error) => error.fmt(f),

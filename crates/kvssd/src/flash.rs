@@ -22,7 +22,7 @@ use footer::{FooterEntry, TRAILER_BYTES};
 use geometry::{Geometry, SECTOR_BYTES};
 use record::{END_BYTES, HEADER_BYTES, PREFIX_BYTES_MAX, RecordHeader, UNIT_BYTES};
 use secret::HashSecret;
-use seed::{BlockSeed, block_word, generation_of};
+use seed::{BlockSeed, SeedSecret, block_word, generation_of};
 use superblock::{SUPERBLOCK_BYTES, Superblock};
 
 /// Bytes of a record that are asked for ahead.
@@ -61,6 +61,7 @@ pub(crate) struct Flash {
     /// Of each block.
     generations: Vec<u64>,
     superblock: Superblock,
+    seed_secret: SeedSecret,
     /// Ranges of the tier that cannot be read, for tests.
     faults: Vec<Range<u64>>,
     bytes_read: Cell<u64>,
@@ -126,6 +127,7 @@ impl Flash {
             geometry: superblock.geometry,
             generations,
             superblock,
+            seed_secret: superblock.secret.seed_secret(),
             faults: Vec::new(),
             bytes_read: Cell::new(0),
             counters: FlashCounters::default(),
@@ -172,7 +174,7 @@ impl Flash {
     }
 
     fn seed(&self, block: u32, offset: u64) -> BlockSeed {
-        BlockSeed::new(self.generation(block), offset)
+        BlockSeed::new(self.seed_secret, self.generation(block), offset)
     }
 
     fn read(&self, offset: u64, len: usize) -> Result<&[u8]> {
@@ -223,7 +225,7 @@ impl Flash {
             return Err(damaged());
         }
         let len = record::prefix_bytes_of(self.read(offset, HEADER_BYTES)?);
-        let seed = BlockSeed::new(self.generation(block).wrapping_sub(before), offset);
+        let seed = BlockSeed::new(self.seed_secret, self.generation(block).wrapping_sub(before), offset);
         let decoded = RecordHeader::decode(self.read(offset, len)?, seed);
         decoded.filter(|(header, _)| offset + header.record_bytes() as u64 <= block_end).ok_or_else(damaged)
     }

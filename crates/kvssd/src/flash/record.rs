@@ -12,7 +12,7 @@
 //! ```
 //!
 //! * All integers are little-endian. A record is filled up to a multiple of 32 bytes, and begins at one.
-//! * `value crc` is the crc32c of the value, `header crc` that of it and of bytes 8 to the end of the key; both are seeded (see `seed.rs`). A header crc that
+//! * `value crc` is the crc32c of the value, `header crc` that of it and of bytes 8 to the end of the key; both are seeded, with halves of one seed that only the device knows (see `seed.rs`). A header crc that
 //!   comes to 0 is stored as 1: no whole record begins with 4 zeros.
 //! * `key len` is the key's length, 1 to 255. `kind`: 1 a pair, 2 a tombstone, which has no value. `flags`: 1, the record was copied by gc and has the
 //!   sequence it had. `space` is the number of the key space, 0 that of the directory of key spaces.
@@ -102,7 +102,7 @@ impl RecordHeader {
         let range = self.value_range();
         out[range.clone()].copy_from_slice(value);
         out[range.end..].fill(0);
-        let value_crc = seed.crc32c(value);
+        let value_crc = seed.value_crc32c(value);
         let header_crc = header_crc(seed, value_crc, &out[8..self.prefix_bytes()]);
         u64::from(header_crc) | u64::from(value_crc) << 32
     }
@@ -137,17 +137,20 @@ impl RecordHeader {
     /// The value of a record whose header verified; none if it does not verify itself.
     pub(crate) fn value<'a>(&self, record: &'a [u8], seed: BlockSeed) -> Option<&'a [u8]> {
         let value = record.get(self.value_range())?;
-        (seed.crc32c(value) == u32_at(record, 4)).then_some(value)
+        (seed.value_crc32c(value) == u32_at(record, 4)).then_some(value)
     }
 }
 
 fn header_crc(seed: BlockSeed, value_crc: u32, rest: &[u8]) -> u32 {
-    crc32c(seed.crc32c(&value_crc.to_le_bytes()), rest).max(1)
+    crc32c(seed.header_crc32c(&value_crc.to_le_bytes()), rest).max(1)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::flash::seed::SeedSecret;
+
+    const SECRET: SeedSecret = SeedSecret([0x0102_0304_0506_0708, 0x1112_1314_1516_1718]);
 
     fn encoded() -> (RecordHeader, Vec<u8>, BlockSeed) {
         let header = RecordHeader {
@@ -158,7 +161,7 @@ mod tests {
             space: SpaceId(2),
             relocated: true,
         };
-        let seed = BlockSeed::new(7, 65536);
+        let seed = BlockSeed::new(SECRET, 7, 65536);
         let mut bytes = vec![0xEE; header.record_bytes() + END_BYTES];
         let word = header.encode(&mut bytes, seed, b"key", b"value");
         bytes[..8].copy_from_slice(&word.to_le_bytes());
@@ -175,7 +178,10 @@ mod tests {
         assert_eq!(header.value(&bytes, seed), Some(&b"value"[..]));
     }
 
-    const GOLDEN: [u8; 40] = *b"\xE2\x32\xB7\x8E\xCA\xF9\x0C\xDC\x04\x03\x02\x01\0\0\0\0\x05\0\0\0\x03\x01\x02\x01keyvalue\0\0\0\0\0\0\0\0";
+    const GOLDEN: [u8; 40] = [
+        207, 215, 125, 198, 202, 116, 183, 157, 4, 3, 2, 1, 0, 0, 0, 0, 5, 0, 0, 0, 3, 1, 2, 1, 107, 101,
+        121, 118, 97, 108, 117, 101, 0, 0, 0, 0, 0, 0, 0, 0,
+    ];
 
     #[test]
     fn every_flipped_bit_is_found() {
@@ -192,8 +198,8 @@ mod tests {
     #[test]
     fn another_life_or_place_does_not_verify() {
         let (_, bytes, _) = encoded();
-        assert!(RecordHeader::decode(&bytes, BlockSeed::new(9, 65536)).is_none());
-        assert!(RecordHeader::decode(&bytes, BlockSeed::new(7, 65568)).is_none());
-        assert!(RecordHeader::decode(&bytes[..20], BlockSeed::new(7, 65536)).is_none());
+        assert!(RecordHeader::decode(&bytes, BlockSeed::new(SECRET, 9, 65536)).is_none());
+        assert!(RecordHeader::decode(&bytes, BlockSeed::new(SECRET, 7, 65568)).is_none());
+        assert!(RecordHeader::decode(&bytes[..20], BlockSeed::new(SECRET, 7, 65536)).is_none());
     }
 }

@@ -1,6 +1,6 @@
 //! Hashes of keys, which nobody can foretell.
 //!
-//! Owns [`HashSecret`]. Promises that who does not know a device's secret cannot choose keys that share a hash: look-ups, chains of the index and iterator
+//! Owns [`HashSecret`], from which that of checksums follows, too. Promises that who does not know a device's secret cannot choose keys that share a hash: look-ups, chains of the index and iterator
 //! buckets stay short whoever chooses the keys. Must not know where hashes lead.
 //!
 //! SipHash-1-3 (Aumasson and Bernstein 2012) of the key and then the number of its key space, a byte. Hashes are in footers, so this function, the order of what it is
@@ -11,6 +11,7 @@ use std::hash::Hasher;
 
 use siphasher::sip::SipHasher13;
 
+use super::seed::SeedSecret;
 use crate::command::SpaceId;
 
 /// What the hashes of a device's keys begin with. Drawn when the device is made, and kept in its superblock.
@@ -32,6 +33,15 @@ impl HashSecret {
         hasher.write_u8(space.number());
         hasher.finish()
     }
+
+    /// What checksums begin with: hashes of one byte each, which are those of no key, since a key's end in the number of its key space.
+    pub(crate) fn seed_secret(self) -> SeedSecret {
+        SeedSecret([0, 1].map(|word| {
+            let mut hasher = SipHasher13::new_with_key(&self.0.to_le_bytes());
+            hasher.write_u8(word);
+            hasher.finish()
+        }))
+    }
 }
 
 #[cfg(test)]
@@ -46,8 +56,10 @@ mod tests {
         assert_eq!(hashes, GOLDEN);
         assert_ne!(secret.hash(SpaceId(2), b"k"), GOLDEN[0]);
         assert_eq!(format!("{secret:?}"), "HashSecret(..)");
+        assert_eq!(secret.seed_secret().0, GOLDEN_SEED_SECRET);
     }
 
+    const GOLDEN_SEED_SECRET: [u64; 2] = [14552427766023178899, 518569535017903986];
     const GOLDEN: [u64; 4] =
         [7851179908614561589, 9380294406999978970, 5150321359408765191, 5580691347932092598];
 }

@@ -1,7 +1,8 @@
 //! What checksums begin with, and the words that say in which life a block is.
 //!
-//! Owns [`BlockSeed`] and the block word. Promises that what was written in another life of a block, or at another place, does not verify. Must not know
-//! what is under the checksums.
+//! Owns [`BlockSeed`], [`SeedSecret`] and the block word. Promises that what was written in another life of a block, at another place, or by another device does not verify; and that nobody who
+//! does not know the device's secret can say what a checksum begins with: what a client stores as a value is taken for a record only by a chance of one in 2^64 a guess. Must not know what is under the
+//! checksums.
 //!
 //! ```text
 //!  block word:  0                                   6       8
@@ -14,24 +15,50 @@
 //! * `check` is the lower half of the crc32c of the 6 bytes, seeded with the block's number.
 //! * A word lies in each of two tables and is stored by one store of 8 bytes, which no crash tears. Of two that differ the higher counts.
 
+use std::fmt;
+
 use hedgerow_device::crc32c;
+
+/// What seeds are made with: two words that follow from the device's secret (`HashSecret::seed_secret`).
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SeedSecret(pub(crate) [u64; 2]);
+
+/// Not the words: what is printed may get to those who choose values.
+impl fmt::Debug for SeedSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SeedSecret(..)")
+    }
+}
 
 /// What the checksums of a block's records and of its footer begin with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct BlockSeed(u32);
+pub(crate) struct BlockSeed {
+    /// Of headers and footers.
+    header: u32,
+    /// Of values.
+    value: u32,
+}
 
 impl BlockSeed {
     /// Of what lies at `offset` of the tier, in a block of this generation. Spreads both (the finaliser of splitmix64): a place is multiplied by an odd number
-    /// before it meets the generation, so that no two of a block begin with the same 64 bits.
-    pub(crate) fn new(generation: u64, offset: u64) -> BlockSeed {
-        let mixed = generation.rotate_left(40) ^ offset.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    /// before it meets the generation, so that no two of a block begin with the same 64 bits. The second word of the secret comes last: nothing is ever shown that was computed from it, so to
+    /// whoever does not know it each seed is any of 2^64, whatever they know of places and generations.
+    pub(crate) fn new(secret: SeedSecret, generation: u64, offset: u64) -> BlockSeed {
+        let mixed = secret.0[0] ^ generation.rotate_left(40) ^ offset.wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let mixed = (mixed ^ mixed >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        BlockSeed((mixed ^ mixed >> 31) as u32)
+        let seed = mixed ^ mixed >> 31 ^ secret.0[1];
+        BlockSeed { header: seed as u32, value: (seed >> 32) as u32 }
     }
 
-    pub(crate) fn crc32c(self, bytes: &[u8]) -> u32 {
-        crc32c(self.0, bytes)
+    /// Of a header or a footer.
+    pub(crate) fn header_crc32c(self, bytes: &[u8]) -> u32 {
+        crc32c(self.header, bytes)
+    }
+
+    /// Of a value.
+    pub(crate) fn value_crc32c(self, bytes: &[u8]) -> u32 {
+        crc32c(self.value, bytes)
     }
 }
 
@@ -75,15 +102,20 @@ mod tests {
     #[test]
     fn lives_and_places_have_seeds_of_their_own() {
         let mut seeds = std::collections::BTreeSet::new();
-        for generation in 0..50 {
-            for place in 0..50 {
-                seeds.insert(BlockSeed::new(generation, place * 32).0);
+        for secret in [SeedSecret([0, 0]), SeedSecret([1, 0]), SeedSecret([0, 1 << 32 | 1])] {
+            for generation in 0..30 {
+                for place in 0..30 {
+                    let BlockSeed { header, value } = BlockSeed::new(secret, generation, place * 32);
+                    seeds.extend([u64::from(header), 1 << 32 | u64::from(value)]);
+                }
             }
         }
-        // Of 2,500 numbers of 32 bits two are alike once in 1,400 times.
-        assert!(seeds.len() >= 2499, "{}", seeds.len());
-        assert_eq!(BlockSeed::new(7, 65536).0, GOLDEN_SEED);
+        // Of 2,700 numbers of 32 bits two are alike once in 1,200 times.
+        assert!(seeds.len() >= 5399, "{}", seeds.len());
+        let seed = BlockSeed::new(SeedSecret([0x0102_0304_0506_0708, 0x1112_1314_1516_1718]), 7, 65536);
+        assert_eq!((seed.header, seed.value), GOLDEN_SEED);
+        assert_eq!(format!("{:?}", SeedSecret([1, 2])), "SeedSecret(..)");
     }
 
-    const GOLDEN_SEED: u32 = 0xA309F044;
+    const GOLDEN_SEED: (u32, u32) = (2532840981, 4247350857);
 }

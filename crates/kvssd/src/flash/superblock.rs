@@ -19,7 +19,7 @@
 //! * `crc` is the crc32c of bytes 4 to 128. `generation` counts the writes; an even one is written to copy A at 0, an odd one to copy B at 4096.
 //! * `watermark`: every sequence up to here is durable, or was replaced by what is. What opening finds above it is cut at the first gap.
 //! * Of each open block: its generation, its number, and how many of its bytes were durable. Number `0xFFFF_FFFF` is none.
-//! * `hash secret`: what hashes of keys begin with (see `secret.rs`). Version 1 had none, and hashes that anybody could foretell.
+//! * `hash secret`: what hashes of keys begin with (see `secret.rs`). Seeds of checksums follow from it, too. Version 1 had none, and version 2 seeds that anybody could foretell.
 //! * `flags`: 1, the device was closed in order. `boot id` is that of the machine when this was written: another one tells a power cut from a
 //!   killed process.
 
@@ -35,7 +35,7 @@ use crate::code::{KvError, Result};
 pub(crate) const SUPERBLOCK_BYTES: usize = 128;
 const MAGIC: &[u8; 8] = b"HGKVSSD1";
 /// The only version that this build knows.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 const FLAG_CLEAN: u32 = 1;
 const NO_BLOCK: u32 = u32::MAX;
 
@@ -163,7 +163,7 @@ mod tests {
     }
 
     const GOLDEN: [u8; SUPERBLOCK_BYTES] = [
-        143, 58, 103, 19, 2, 0, 0, 0, 72, 71, 75, 86, 83, 83, 68, 49, 9, 0, 0, 0, 0, 0, 0, 0, 34, 17, 0, 0,
+        176, 47, 112, 103, 3, 0, 0, 0, 72, 71, 75, 86, 83, 83, 68, 49, 9, 0, 0, 0, 0, 0, 0, 0, 34, 17, 0, 0,
         0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 68, 51, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0, 0,
         0, 1, 0, 16, 0, 0, 0, 1, 0, 0, 0, 77, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 16,
         0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 255, 255, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11,
@@ -183,14 +183,14 @@ mod tests {
 
     #[test]
     fn what_another_build_made_is_refused_by_its_version() {
-        for version in [1, 3] {
+        for version in [1, 2, 4] {
             let mut bytes = superblock().encode();
             bytes[4] = version;
             let crc = crc32c(0, &bytes[4..]);
             bytes[..4].copy_from_slice(&crc.to_le_bytes());
             let refused = Superblock::decode(&bytes);
             assert!(
-                matches!(refused, Err(KvError::Version { found, known: 2 }) if found == u32::from(version)),
+                matches!(refused, Err(KvError::Version { found, known: 3 }) if found == u32::from(version)),
                 "{refused:?}"
             );
         }

@@ -4,6 +4,9 @@ use hedgerow_device::Survivors;
 
 use super::*;
 use crate::flash::footer::TRAILER_BYTES;
+use crate::flash::record::{RecordHeader, RecordKind};
+use crate::flash::secret::HashSecret;
+use crate::flash::seed::{BlockSeed, SeedSecret};
 
 fn filled(sim: &CrashSim, device: &mut Device) -> Content {
     let space = create_space(device, b"one", 0);
@@ -353,4 +356,42 @@ fn a_group_is_deleted_around_what_cannot_be_read() {
     device.clear_read_faults();
     let deleted = answer(&mut device, KvCommand::DeleteSpace { name: key(b"one") });
     assert_eq!(deleted.unwrap(), KvAnswer::GroupDeleted(1));
+}
+
+/// A value is chosen by a client, who may have a device of the same kind, and may know where and in which life of a block its record lies: it holds records, one at each unit, as that other device would write them
+/// there. The header of the record that holds them is damaged in a block without a footer, so the walk comes to each; none is taken for one.
+#[test]
+fn a_value_is_not_taken_for_records() {
+    let options = DeviceOptions::default();
+    for foreign in [SeedSecret([0; 2]), HashSecret(7).seed_secret()] {
+        let (sim, mut device) = simulated(SMALL, &options);
+        let space = create_space(&mut device, b"one", 0);
+        store(&mut device, space, b"victim", b"value").unwrap();
+        let open = device.blocks.open(WriteStream::Hot).unwrap();
+        let offset = device.geometry().block_offset(open.block) + u64::from(open.end);
+        let header = RecordHeader {
+            sequence: device.sequence + 2,
+            value_bytes: 2,
+            key_bytes: 6,
+            kind: RecordKind::Pair,
+            space,
+            relocated: false,
+        };
+        // With a key of 8 bytes a value begins at a unit.
+        let mut value = vec![0; 20 * 32];
+        for (n, unit) in value.chunks_exact_mut(32).enumerate() {
+            let seed = BlockSeed::new(foreign, open.generation, offset + 32 + n as u64 * 32);
+            let mut bytes = [0; 40];
+            let word = header.encode(&mut bytes, seed, b"victim", b"!!");
+            bytes[..8].copy_from_slice(&word.to_le_bytes());
+            unit.copy_from_slice(&bytes[..32]);
+        }
+        store(&mut device, space, b"carriers", &value).unwrap();
+        drop(device);
+        let mut image = sim.process_kill();
+        image.corrupt(offset + 9, 1);
+        let mut device = Device::open(FastTier::from_image(&image), options.clone()).unwrap();
+        assert_eq!(device.open_report().lost.len(), 1, "{:?}", device.open_report());
+        assert_eq!(retrieve(&mut device, space, b"victim").unwrap(), b"value");
+    }
 }
