@@ -76,6 +76,13 @@ pub enum KvError {
         /// So many.
         max: usize,
     },
+    /// All numbers are given that there are: no key space can be made any more, or nothing be changed. Reading goes on.
+    NumbersSpent {
+        /// Numbers of what.
+        what: &'static str,
+        /// The last of them.
+        max: u64,
+    },
     /// The name of a key space is too short or too long.
     SpaceName {
         /// Bytes of it.
@@ -179,7 +186,7 @@ impl KvError {
     pub fn code(&self) -> ResultCode {
         match self {
             KvError::BufferSmall { .. } => ResultCode::BufferSmall,
-            KvError::DeviceFull { .. } => ResultCode::DeviceCapacity,
+            KvError::DeviceFull { .. } | KvError::NumbersSpent { .. } => ResultCode::DeviceCapacity,
             KvError::SpaceFull { .. } | KvError::SpacesMax { .. } => ResultCode::KeySpaceCapacity,
             KvError::SpaceExists => ResultCode::KeySpaceExist,
             KvError::SpaceName { .. } => ResultCode::KeySpaceName,
@@ -225,6 +232,7 @@ impl fmt::Display for KvError {
             }
             KvError::SpaceExists => f.write_str("there is a key space of this name"),
             KvError::SpacesMax { max } => write!(f, "a device has at most {max} key spaces"),
+            KvError::NumbersSpent { what, max } => write!(f, "all numbers of {what} are given, up to {max}"),
             KvError::SpaceName { bytes, max } => {
                 write!(f, "the name of a key space has 1 to {max} bytes, and this one {bytes}")
             }

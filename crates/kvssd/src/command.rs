@@ -18,7 +18,7 @@ pub const VALUE_BYTES_MAX: usize = 2 << 20;
 pub const GROUP_KEY_BYTES: usize = 4;
 /// Iterators that may be open.
 pub const ITERATORS_MAX: usize = 16;
-/// Key spaces that a device may have.
+/// Key spaces that a device may have at once.
 pub const SPACES_MAX: usize = 15;
 /// Keys in one [`KvCommand::Exist`].
 pub const EXIST_KEYS_MAX: usize = 4096;
@@ -129,16 +129,16 @@ impl KeyPattern {
     }
 }
 
-/// Which key space, by its number: 1 to [`SPACES_MAX`]. Numbers of key spaces that are deleted are given again.
+/// Which key space, by its number: 1 for the first that a device is given, and one more for each. No number is given twice, so a command for a key space that was deleted meets no other one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SpaceId(pub(crate) u8);
+pub struct SpaceId(pub(crate) u32);
 
 impl SpaceId {
     /// Where the device itself keeps what key spaces there are.
     pub(crate) const DIRECTORY: SpaceId = SpaceId(0);
 
     /// The number.
-    pub fn number(self) -> u8 {
+    pub fn number(self) -> u32 {
         self.0
     }
 }
@@ -264,6 +264,11 @@ pub enum KvCommand {
     DeleteSpace {
         /// Its name.
         name: PairKey,
+    },
+    /// The same by its number: the only way for one whose name cannot be read ([`OpenReport::spaces_unnamed`](crate::OpenReport::spaces_unnamed)). [`KvAnswer::GroupDeleted`].
+    DeleteSpaceNumber {
+        /// Its number.
+        space: SpaceId,
     },
     /// The key space of a name: [`KvAnswer::Space`].
     FindSpace {

@@ -18,6 +18,7 @@ use hedgerow_device::{CrashSim, ExclusiveTier, FastTier};
 use hedgerow_row::le_bytes::u64_at;
 
 use crate::code::{KvError, Result};
+use crate::command::SpaceId;
 use footer::{FooterEntry, TRAILER_BYTES};
 use geometry::{Geometry, SECTOR_BYTES};
 use record::{END_BYTES, HEADER_BYTES, PREFIX_BYTES_MAX, RecordHeader, UNIT_BYTES};
@@ -94,6 +95,7 @@ impl Flash {
             clean: true,
             watermark: 0,
             open: [None, None],
+            last_space: SpaceId::DIRECTORY,
         };
         let generations = vec![0; geometry.blocks as usize];
         let mut flash = Flash::over(tier, generations, superblock);

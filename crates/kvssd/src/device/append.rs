@@ -115,6 +115,7 @@ impl Device {
             clean,
             watermark: self.durable_sequence,
             open: self.blocks.marks(),
+            last_space: self.spaces.last_id(),
             ..*self.flash.superblock()
         };
         self.flash.write_superblock(superblock)

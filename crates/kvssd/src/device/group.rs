@@ -22,6 +22,8 @@ pub(super) struct GroupDelete {
     /// A record was in the way that cannot be read: told at the end.
     unreadable: Option<KvError>,
     /// The key space goes, too.
+    is_whole_space: bool,
+    /// With its name, if it has one that can be read.
     name: Option<PairKey>,
 }
 
@@ -34,12 +36,13 @@ impl GroupDelete {
             position: WalkPosition::default(),
             deleted: 0,
             unreadable: None,
+            is_whole_space: false,
             name: None,
         }
     }
 
-    pub(super) fn of_space(tag: u64, space: SpaceId, name: PairKey) -> GroupDelete {
-        GroupDelete { name: Some(name), ..GroupDelete::new(tag, space, KeyPattern::ALL) }
+    pub(super) fn of_space(tag: u64, space: SpaceId, name: Option<PairKey>) -> GroupDelete {
+        GroupDelete { is_whole_space: true, name, ..GroupDelete::new(tag, space, KeyPattern::ALL) }
     }
 }
 
@@ -88,6 +91,8 @@ impl Device {
         }
         if let Some(name) = &group.name {
             self.delete(SpaceId::DIRECTORY, name.bytes(), false)?;
+        }
+        if group.is_whole_space {
             self.spaces.remove(group.space);
             self.iterators.close(|open| open.space == group.space);
         }

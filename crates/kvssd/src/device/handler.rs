@@ -100,10 +100,18 @@ impl Device {
             },
             KvCommand::DeleteSpace { name } => match self.spaces.find(name.bytes()) {
                 Some(info) => {
-                    self.group_delete = Some(GroupDelete::of_space(self.tag, info.id, name));
+                    self.group_delete = Some(GroupDelete::of_space(self.tag, info.id, Some(name)));
                     return None;
                 }
                 None => Err(KvError::SpaceMissing),
+            },
+            KvCommand::DeleteSpaceNumber { space } => match self.spaces.get(space) {
+                Ok(info) => {
+                    let name = PairKey::new(&info.name).ok();
+                    self.group_delete = Some(GroupDelete::of_space(self.tag, space, name));
+                    return None;
+                }
+                Err(error) => Err(error),
             },
             KvCommand::CreateSpace { name, bytes_max } => self.create_space(&name, bytes_max),
             KvCommand::FindSpace { name } => {
@@ -133,7 +141,15 @@ impl Device {
 
     fn find_record(&self, hash: u64, space: SpaceId, key: &[u8]) -> Result<Option<FoundRecord>> {
         for located in self.index.find(hash) {
-            let (header, of) = self.prefix(located.entry.place)?;
+            let (header, of) = match self.prefix(located.entry.place) {
+                Ok(read) => read,
+                Err(error) => match self.spaces.unreadable_name(located.entry.place, key) {
+                    Some(header) if space == SpaceId::DIRECTORY => {
+                        return Ok(Some(self.found_record(located, header)));
+                    }
+                    _ => return Err(error),
+                },
+            };
             if header.space == space && of == key {
                 return Ok(Some(self.found_record(located, header)));
             }
@@ -371,10 +387,10 @@ impl Device {
         if self.spaces.find(name.bytes()).is_some() {
             return Err(KvError::SpaceExists);
         }
-        let id = self.spaces.free_id()?;
-        // One record: there is a key space when it is whole.
-        self.store(SpaceId::DIRECTORY, name.bytes(), &space::encode(id, bytes_max), StoreMode::NoOverwrite)?;
-        self.spaces.add(id, name.bytes().to_vec(), bytes_max);
+        let id = self.spaces.next_id()?;
+        // One record: there is a key space when it is whole. It goes over what is left of one with this name that cannot be read.
+        self.store(SpaceId::DIRECTORY, name.bytes(), &space::encode(id, bytes_max), StoreMode::Post)?;
+        self.spaces.add(id, name.bytes().to_vec(), bytes_max, self.sequence);
         Ok(KvAnswer::Space(self.spaces.get(id)?))
     }
 

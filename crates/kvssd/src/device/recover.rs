@@ -11,7 +11,7 @@
 
 use super::block::{Blocks, OpenBlock, WriteStream};
 use super::bucket::{Buckets, Iterators};
-use super::damage::{BlockWalk, OpenReport, WalkRules};
+use super::damage::{BlockWalk, LostRange, OpenReport, WalkRules};
 use super::gc::Gc;
 use super::manager::Index;
 use super::page::{IndexEntry, OLDER_SATURATED};
@@ -67,6 +67,7 @@ impl Device {
             // The last numbers may have been those of lost records: they are not given again. In an open block that goes on there is no gap.
             device.sequence += device.flash.geometry().bytes() / UNIT_BYTES as u64;
         }
+        device.note_numbers(&records)?;
         device.take_records(records)?;
         device.report.spaces_unnamed = device.spaces.add_unnamed();
         device.durable_sequence = device.sequence;
@@ -164,6 +165,24 @@ impl Device {
         Ok(entries)
     }
 
+    /// No number of a key space that any record has, or may have had, is given again.
+    fn note_numbers(&mut self, records: &[KnownRecord]) -> Result<()> {
+        self.spaces.note_number(self.flash.superblock().last_space);
+        for KnownRecord { entry, place } in records {
+            self.spaces.note_number(entry.header.space);
+            if entry.header.space == SpaceId::DIRECTORY && entry.header.kind == RecordKind::Pair {
+                match self.directory_pair(*place, &entry.header) {
+                    Ok((id, ..)) => self.spaces.note_number(id),
+                    Err(KvError::Damaged { .. } | KvError::ReadFault { .. }) => self.spaces.skip_numbers(1),
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        let lost = |range: &LostRange| range.bytes / UNIT_BYTES as u64 + 1;
+        self.spaces.skip_numbers(self.report.lost.iter().map(lost).sum());
+        Ok(())
+    }
+
     /// Builds index, buckets and counts.
     fn take_records(&mut self, mut records: Vec<KnownRecord>) -> Result<()> {
         // Of two copies of one record gc's is the one to stay: the other is in the block that it began to empty.
@@ -236,9 +255,11 @@ impl Device {
         self.buckets.insert(header.space, entry.group, entry.hash);
         if header.space == SpaceId::DIRECTORY {
             match self.directory_pair(*place, header) {
-                Ok((id, name, bytes_max)) => self.spaces.add(id, name, bytes_max),
+                Ok((id, name, bytes_max)) => self.spaces.add(id, name, bytes_max, header.sequence),
                 // Its pairs tell that there is one.
-                Err(KvError::Damaged { .. } | KvError::ReadFault { .. }) => {}
+                Err(KvError::Damaged { .. } | KvError::ReadFault { .. }) => {
+                    self.spaces.add_unreadable(*place, entry);
+                }
                 Err(error) => return Err(error),
             }
         }

@@ -19,7 +19,7 @@ use crate::command::{
 const SMALL: Geometry = Geometry { page_bytes: 4096, block_bytes: 32 << 10, blocks: 16 };
 
 /// What a device has: by key space and key.
-type Content = BTreeMap<(u8, Vec<u8>), Vec<u8>>;
+type Content = BTreeMap<(u32, Vec<u8>), Vec<u8>>;
 
 fn key(bytes: &[u8]) -> PairKey {
     PairKey::new(bytes).unwrap()
@@ -111,6 +111,14 @@ fn content_of(device: &mut Device) -> Content {
         assert_eq!(info.bytes as usize, bytes, "bytes are counted exactly");
         content.extend(pairs.into_iter().map(|(key, value)| ((info.id.number(), key), value)));
     }
+    content
+}
+
+/// All pairs of a device, and its key spaces by their names.
+fn all_of(device: &mut Device) -> Content {
+    let mut content = content_of(device);
+    let Ok(KvAnswer::Spaces(spaces)) = answer(device, KvCommand::ListSpaces) else { panic!("no list") };
+    content.extend(spaces.into_iter().map(|info| ((0, info.name), info.id.number().to_le_bytes().to_vec())));
     content
 }
 

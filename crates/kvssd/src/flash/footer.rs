@@ -3,17 +3,16 @@
 //! Owns the layout. Promises that a footer verifies only in the life of the block it was written in. Must not know what is made of its entries.
 //!
 //! ```text
-//!  block end - 24 - 28 n                      block end - 24
+//!  block end - 24 - 32 n                      block end - 24
 //!  +-------------+--- ... ---+-------------+--------+--------+--------+--------+----------------+
 //!  |  entry 0    |           |  entry n-1  |  crc   | "KVFT" |   n    |   0    |   generation   |
 //!  +-------------+--- ... ---+-------------+--------+--------+--------+--------+----------------+
 //!
-//!  entry:  0                8                16               24       28
-//!          +----------------+----------------+----------------+--------+
-//!          |      hash      |    sequence    |     packed     | group  |
-//!          +----------------+----------------+----------------+--------+
-//!  packed, from the least bit on: 24 place in the block, in units of 32 bytes; 22 bytes of the value; 8 of the key; 4 key space; 2 kind;
-//!  1 copied by gc
+//!  entry:  0                8                16               24       28       32
+//!          +----------------+----------------+----------------+--------+--------+
+//!          |      hash      |sequence,  kind |     packed     | group  | space  |
+//!          +----------------+----------------+----------------+--------+--------+
+//!  packed, from the least bit on: 24 place in the block, in units of 32 bytes; 24 bytes of the value; 8 of the key; 8 zeros
 //! ```
 //!
 //! * `crc` is the crc32c of all entries and of the trailer's bytes 4 to 24, seeded with the generation and the place of the trailer.
@@ -22,12 +21,12 @@
 use hedgerow_device::crc32c;
 use hedgerow_row::le_bytes::{u32_at, u64_at};
 
-use super::record::{RecordHeader, RecordKind};
+use super::record::RecordHeader;
 use super::seed::BlockSeed;
 use crate::command::SpaceId;
 
 /// Bytes of an entry.
-pub(crate) const ENTRY_BYTES: usize = 28;
+pub(crate) const ENTRY_BYTES: usize = 32;
 /// Bytes of the trailer, which ends where the block does.
 pub(crate) const TRAILER_BYTES: usize = 24;
 const MAGIC: &[u8; 4] = b"KVFT";
@@ -51,31 +50,23 @@ impl FooterEntry {
 
     fn encode(&self, out: &mut [u8]) {
         let header = &self.header;
-        let packed = u64::from(self.unit)
-            | u64::from(header.value_bytes) << 24
-            | u64::from(header.key_bytes) << 46
-            | u64::from(header.space.0) << 54
-            | (header.kind as u64) << 58
-            | u64::from(header.relocated) << 60;
+        let packed =
+            u64::from(self.unit) | u64::from(header.value_bytes) << 24 | u64::from(header.key_bytes) << 48;
         out[..8].copy_from_slice(&self.hash.to_le_bytes());
-        out[8..16].copy_from_slice(&header.sequence.to_le_bytes());
+        out[8..16].copy_from_slice(&header.sequence_word().to_le_bytes());
         out[16..24].copy_from_slice(&packed.to_le_bytes());
-        out[24..].copy_from_slice(&self.group.to_le_bytes());
+        out[24..28].copy_from_slice(&self.group.to_le_bytes());
+        out[28..].copy_from_slice(&header.space.0.to_le_bytes());
     }
 
     fn decode(bytes: &[u8]) -> Option<FooterEntry> {
         let packed = u64_at(bytes, 16);
-        let header = RecordHeader {
-            sequence: u64_at(bytes, 8),
-            value_bytes: (packed >> 24) as u32 & ((1 << 22) - 1),
-            key_bytes: (packed >> 46) as u8,
-            kind: RecordKind::of((packed >> 58) as u8 & 3)?,
-            space: SpaceId((packed >> 54) as u8 & 15),
-            relocated: packed >> 60 & 1 != 0,
-        };
+        let (value_bytes, key_bytes) = ((packed >> 24) as u32 & ((1 << 24) - 1), (packed >> 48) as u8);
+        let space = SpaceId(u32_at(bytes, 28));
+        let header = RecordHeader::of_word(u64_at(bytes, 8), value_bytes, key_bytes, space);
         let unit = packed as u32 & ((1 << 24) - 1);
         let entry = FooterEntry { hash: u64_at(bytes, 0), group: u32_at(bytes, 24), unit, header };
-        header.is_possible().then_some(entry)
+        (header.is_possible() && packed >> 56 == 0).then_some(entry)
     }
 }
 
@@ -117,6 +108,7 @@ pub(crate) fn decode(footer: &[u8], seed: BlockSeed) -> Option<Vec<FooterEntry>>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::flash::record::RecordKind;
     use crate::flash::seed::SeedSecret;
 
     const SECRET: SeedSecret = SeedSecret([0x0102_0304_0506_0708, 0x1112_1314_1516_1718]);
@@ -127,7 +119,7 @@ mod tests {
             value_bytes: 2 << 20,
             key_bytes: 255,
             kind: RecordKind::Pair,
-            space: SpaceId(15),
+            space: SpaceId(0x1F2F_3F4F),
             relocated: true,
         };
         let tombstone = RecordHeader {
@@ -149,10 +141,10 @@ mod tests {
         let seed = BlockSeed::new(SECRET, 5, 4096);
         let mut bytes = vec![0xEE; footer_bytes(2)];
         encode(&mut bytes, &entries(), 5, seed);
-        assert_eq!(bytes[..56], GOLDEN_ENTRIES);
-        assert_eq!(bytes[56..], GOLDEN_TRAILER);
-        assert_eq!(entries_of(&bytes[56..], 5), Some(2));
-        assert_eq!(entries_of(&bytes[56..], 7), None);
+        assert_eq!(bytes[..64], GOLDEN_ENTRIES);
+        assert_eq!(bytes[64..], GOLDEN_TRAILER);
+        assert_eq!(entries_of(&bytes[64..], 5), Some(2));
+        assert_eq!(entries_of(&bytes[64..], 7), None);
         assert_eq!(decode(&bytes, seed).unwrap(), entries());
         assert!(decode(&bytes, BlockSeed::new(SECRET, 7, 4096)).is_none());
         for bit in 0..bytes.len() * 8 {
@@ -162,11 +154,11 @@ mod tests {
         }
     }
 
-    const GOLDEN_ENTRIES: [u8; 56] = [
-        162, 161, 0, 0, 0, 0, 0, 0, 2, 1, 0, 0, 0, 0, 0, 0, 255, 255, 255, 0, 0, 224, 255, 23, 100, 99, 98,
-        97, 255, 255, 255, 255, 255, 255, 255, 255, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 64, 64, 8, 0, 0,
-        0, 0,
+    const GOLDEN_ENTRIES: [u8; 64] = [
+        162, 161, 0, 0, 0, 0, 0, 0, 2, 1, 0, 0, 0, 0, 0, 128, 255, 255, 255, 0, 0, 32, 255, 0, 100, 99, 98,
+        97, 79, 63, 47, 31, 255, 255, 255, 255, 255, 255, 255, 255, 3, 0, 0, 0, 0, 0, 0, 64, 0, 0, 0, 0, 0,
+        0, 1, 0, 0, 0, 0, 0, 1, 0, 0, 0,
     ];
     const GOLDEN_TRAILER: [u8; 24] =
-        [204, 22, 199, 122, 75, 86, 70, 84, 2, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0];
+        [194, 164, 26, 75, 75, 86, 70, 84, 2, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0];
 }

@@ -4,19 +4,19 @@
 //! once, says that it is whole. Must not know where records are looked up.
 //!
 //! ```text
-//!  0        4        8                16       20   21   22   23   24
-//!  +--------+--------+----------------+--------+----+----+----+----+-----+-------+-------+
-//!  | header | value  |    sequence    | value  |key |kind|spa-|fl- | key | value | zeros |
-//!  |  crc   |  crc   |                | bytes  |len |    |ce  |ags |     |       |       |
-//!  +--------+--------+----------------+--------+----+----+----+----+-----+-------+-------+
+//!  0        4        8                16     19   20       24
+//!  +--------+--------+----------------+------+----+--------+-----+-------+-------+
+//!  | header | value  |    sequence    |value |key |  key   | key | value | zeros |
+//!  |  crc   |  crc   |    and kind    |bytes |len | space  |     |       |       |
+//!  +--------+--------+----------------+------+----+--------+-----+-------+-------+
 //! ```
 //!
 //! * All integers are little-endian. A record is filled up to a multiple of 32 bytes, and begins at one.
 //! * `value crc` is the crc32c of the value, `header crc` that of it and of bytes 8 to the end of the key; both are seeded, with halves of one seed that only the device knows (see `seed.rs`). A header crc that
 //!   comes to 0 is stored as 1: no whole record begins with 4 zeros.
-//! * `key len` is the key's length, 1 to 255. `kind`: 1 a pair, 2 a tombstone, which has no value. `flags`: 1, the record was copied by gc and has the
-//!   sequence it had. `space` is the number of the key space, 0 that of the directory of key spaces.
-//! * `sequence` orders all that commands wrote to a device, by 1, from 1 on.
+//! * `key len` is the key's length, 1 to 255. `key space` is its number, 0 that of the directory of key spaces.
+//! * `sequence and kind`: 62 bits that order all that commands wrote to a device, by 1, from 1 on; bit 62, it is a tombstone, and has no value; bit 63, it was copied by gc, and has the
+//!   sequence it had.
 //! * After the last record of a block come 8 zero bytes. They are stored with the record, whose own first 8 bytes are zero until all else is stored. So what a
 //!   killed process leaves ends in zeros, and anything else that does not verify is damage.
 
@@ -26,7 +26,7 @@ use hedgerow_device::crc32c;
 use hedgerow_row::le_bytes::{u32_at, u64_at};
 
 use super::seed::BlockSeed;
-use crate::command::{KEY_BYTES_MAX, SPACES_MAX, SpaceId, VALUE_BYTES_MAX};
+use crate::command::{KEY_BYTES_MAX, SpaceId, VALUE_BYTES_MAX};
 
 /// Records are filled up to, and lie at, multiples of this.
 pub(crate) const UNIT_BYTES: usize = 32;
@@ -39,19 +39,14 @@ pub(crate) const END_BYTES: usize = 8;
 
 /// Sequences are below this: so far none comes, at any speed.
 pub(crate) const SEQUENCE_MAX: u64 = 1 << 62;
-const FLAG_RELOCATED: u8 = 1;
+const FLAG_TOMBSTONE: u64 = SEQUENCE_MAX;
+const FLAG_RELOCATED: u64 = 1 << 63;
 
 /// What a record says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RecordKind {
-    Pair = 1,
-    Tombstone = 2,
-}
-
-impl RecordKind {
-    pub(crate) fn of(number: u8) -> Option<RecordKind> {
-        [RecordKind::Pair, RecordKind::Tombstone].into_iter().find(|&kind| kind as u8 == number)
-    }
+    Pair,
+    Tombstone,
 }
 
 /// The header of a record.
@@ -73,7 +68,7 @@ pub(crate) fn record_bytes(key_bytes: usize, value_bytes: usize) -> usize {
 
 /// Bytes of the header and the key that begin with these [`HEADER_BYTES`].
 pub(crate) fn prefix_bytes_of(fixed: &[u8]) -> usize {
-    HEADER_BYTES + usize::from(fixed[20])
+    HEADER_BYTES + usize::from(fixed[19])
 }
 
 impl RecordHeader {
@@ -94,10 +89,9 @@ impl RecordHeader {
     /// Writes all of a record but its first word, which it gives back to be stored when this has been, and the mark of the end behind it.
     pub(crate) fn encode(&self, out: &mut [u8], seed: BlockSeed, key: &[u8], value: &[u8]) -> u64 {
         out[..8].fill(0);
-        out[8..16].copy_from_slice(&self.sequence.to_le_bytes());
-        out[16..20].copy_from_slice(&self.value_bytes.to_le_bytes());
-        let flags = if self.relocated { FLAG_RELOCATED } else { 0 };
-        out[20..24].copy_from_slice(&[self.key_bytes, self.kind as u8, self.space.0, flags]);
+        out[8..16].copy_from_slice(&self.sequence_word().to_le_bytes());
+        out[16..20].copy_from_slice(&(self.value_bytes | u32::from(self.key_bytes) << 24).to_le_bytes());
+        out[20..24].copy_from_slice(&self.space.0.to_le_bytes());
         out[HEADER_BYTES..self.prefix_bytes()].copy_from_slice(key);
         let range = self.value_range();
         out[range.clone()].copy_from_slice(value);
@@ -107,30 +101,37 @@ impl RecordHeader {
         u64::from(header_crc) | u64::from(value_crc) << 32
     }
 
+    /// Sequence and kind.
+    pub(crate) fn sequence_word(&self) -> u64 {
+        let tombstone = if self.kind == RecordKind::Tombstone { FLAG_TOMBSTONE } else { 0 };
+        self.sequence | tombstone | if self.relocated { FLAG_RELOCATED } else { 0 }
+    }
+
+    /// The header of a record of such a [`RecordHeader::sequence_word`].
+    pub(crate) fn of_word(word: u64, value_bytes: u32, key_bytes: u8, space: SpaceId) -> RecordHeader {
+        let kind = if word & FLAG_TOMBSTONE == 0 { RecordKind::Pair } else { RecordKind::Tombstone };
+        let (sequence, relocated) = (word & (SEQUENCE_MAX - 1), word & FLAG_RELOCATED != 0);
+        RecordHeader { sequence, value_bytes, key_bytes, kind, space, relocated }
+    }
+
     /// Whether a device writes such a record. What verifies is refused all the same where it is not: a file may have been made by somebody else.
     pub(crate) fn is_possible(&self) -> bool {
         let max = if self.kind == RecordKind::Pair { VALUE_BYTES_MAX } else { 0 };
-        self.key_bytes > 0 && self.value_bytes as usize <= max && self.sequence < SEQUENCE_MAX
+        self.key_bytes > 0 && self.value_bytes as usize <= max
     }
 
     /// The header that `bytes` begin with, and the key, if they verify.
     pub(crate) fn decode(bytes: &[u8], seed: BlockSeed) -> Option<(RecordHeader, &[u8])> {
         let fixed = bytes.get(..HEADER_BYTES)?;
-        let key_bytes = fixed[20];
+        let lengths = u32_at(fixed, 16);
+        let key_bytes = (lengths >> 24) as u8;
         let prefix = bytes.get(..HEADER_BYTES + usize::from(key_bytes))?;
         let crc = header_crc(seed, u32_at(fixed, 4), &prefix[8..]);
-        let known = usize::from(fixed[22]) <= SPACES_MAX && fixed[23] <= FLAG_RELOCATED;
-        if crc != u32_at(fixed, 0) || !known {
+        if crc != u32_at(fixed, 0) {
             return None;
         }
-        let header = RecordHeader {
-            sequence: u64_at(fixed, 8),
-            value_bytes: u32_at(fixed, 16),
-            key_bytes,
-            kind: RecordKind::of(fixed[21])?,
-            space: SpaceId(fixed[22]),
-            relocated: fixed[23] & FLAG_RELOCATED != 0,
-        };
+        let (value_bytes, space) = (lengths & ((1 << 24) - 1), SpaceId(u32_at(fixed, 20)));
+        let header = RecordHeader::of_word(u64_at(fixed, 8), value_bytes, key_bytes, space);
         header.is_possible().then_some((header, &prefix[HEADER_BYTES..]))
     }
 
@@ -158,7 +159,7 @@ mod tests {
             value_bytes: 5,
             key_bytes: 3,
             kind: RecordKind::Pair,
-            space: SpaceId(2),
+            space: SpaceId(0x0102_0302),
             relocated: true,
         };
         let seed = BlockSeed::new(SECRET, 7, 65536);
@@ -179,7 +180,7 @@ mod tests {
     }
 
     const GOLDEN: [u8; 40] = [
-        207, 215, 125, 198, 202, 116, 183, 157, 4, 3, 2, 1, 0, 0, 0, 0, 5, 0, 0, 0, 3, 1, 2, 1, 107, 101,
+        53, 28, 248, 103, 202, 116, 183, 157, 4, 3, 2, 1, 0, 0, 0, 128, 5, 0, 0, 3, 2, 3, 2, 1, 107, 101,
         121, 118, 97, 108, 117, 101, 0, 0, 0, 0, 0, 0, 0, 0,
     ];
 

@@ -3,7 +3,7 @@
 //! Owns [`HashSecret`], from which that of checksums follows, too. Promises that who does not know a device's secret cannot choose keys that share a hash: look-ups, chains of the index and iterator
 //! buckets stay short whoever chooses the keys. Must not know where hashes lead.
 //!
-//! SipHash-1-3 (Aumasson and Bernstein 2012) of the key and then the number of its key space, a byte. Hashes are in footers, so this function, the order of what it is
+//! SipHash-1-3 (Aumasson and Bernstein 2012) of the key and then the number of its key space, four bytes. Hashes are in footers, so this function, the order of what it is
 //! fed and the secret are parts of the format.
 
 use std::fmt;
@@ -30,7 +30,7 @@ impl HashSecret {
     pub(crate) fn hash(self, space: SpaceId, key: &[u8]) -> u64 {
         let mut hasher = SipHasher13::new_with_key(&self.0.to_le_bytes());
         hasher.write(key);
-        hasher.write_u8(space.number());
+        hasher.write_u32(space.number());
         hasher.finish()
     }
 
@@ -61,5 +61,5 @@ mod tests {
 
     const GOLDEN_SEED_SECRET: [u64; 2] = [14552427766023178899, 518569535017903986];
     const GOLDEN: [u64; 4] =
-        [7851179908614561589, 9380294406999978970, 5150321359408765191, 5580691347932092598];
+        [818011298358795816, 885422937055076424, 6122346174543437976, 2099251128128914654];
 }

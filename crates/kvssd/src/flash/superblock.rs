@@ -14,12 +14,18 @@
 //!  |   watermark    |   commands' open block           |   gc's open block                |               |
 //!  |                |   generation   | block  |  end   |   generation   | block  |  end   |  hash secret  |
 //!  +----------------+----------------+--------+--------+----------------+--------+--------+---------------+
+//!  128      132      136
+//!  +--------+--------+
+//!  |  last  |   0    |
+//!  | space  |        |
+//!  +--------+--------+
 //! ```
 //!
-//! * `crc` is the crc32c of bytes 4 to 128. `generation` counts the writes; an even one is written to copy A at 0, an odd one to copy B at 4096.
+//! * `crc` is the crc32c of bytes 4 to the end. `generation` counts the writes; an even one is written to copy A at 0, an odd one to copy B at 4096.
 //! * `watermark`: every sequence up to here is durable, or was replaced by what is. What opening finds above it is cut at the first gap.
 //! * Of each open block: its generation, its number, and how many of its bytes were durable. Number `0xFFFF_FFFF` is none.
 //! * `hash secret`: what hashes of keys begin with (see `secret.rs`). Seeds of checksums follow from it, too. Version 1 had none, and version 2 seeds that anybody could foretell.
+//! * `last space` is the highest number that a key space was given by then.
 //! * `flags`: 1, the device was closed in order. `boot id` is that of the machine when this was written: another one tells a power cut from a
 //!   killed process.
 
@@ -30,9 +36,10 @@ use super::geometry::Geometry;
 use super::record::SEQUENCE_MAX;
 use super::secret::HashSecret;
 use crate::code::{KvError, Result};
+use crate::command::SpaceId;
 
 /// Bytes of a copy.
-pub(crate) const SUPERBLOCK_BYTES: usize = 128;
+pub(crate) const SUPERBLOCK_BYTES: usize = 136;
 const MAGIC: &[u8; 8] = b"HGKVSSD1";
 /// The only version that this build knows.
 const VERSION: u32 = 3;
@@ -60,6 +67,7 @@ pub(crate) struct Superblock {
     pub(crate) watermark: u64,
     /// Of commands, and of gc.
     pub(crate) open: [Option<OpenMark>; 2],
+    pub(crate) last_space: SpaceId,
 }
 
 impl Superblock {
@@ -82,7 +90,8 @@ impl Superblock {
             out[8..12].copy_from_slice(&mark.block.to_le_bytes());
             out[12..].copy_from_slice(&mark.end.to_le_bytes());
         }
-        out[112..].copy_from_slice(&self.secret.0.to_le_bytes());
+        out[112..128].copy_from_slice(&self.secret.0.to_le_bytes());
+        out[128..132].copy_from_slice(&self.last_space.0.to_le_bytes());
         let crc = crc32c(0, &out[4..]);
         out[..4].copy_from_slice(&crc.to_le_bytes());
         out
@@ -129,6 +138,7 @@ impl Superblock {
             clean: u32_at(bytes, 68) & FLAG_CLEAN != 0,
             watermark: u64_at(bytes, 72),
             open: [mark(80), mark(96)],
+            last_space: SpaceId(u32_at(bytes, 128)),
         }))
     }
 }
@@ -147,6 +157,7 @@ mod tests {
             clean: true,
             watermark: 77,
             open: [Some(OpenMark { generation: 3, block: 5, end: 4096 }), None],
+            last_space: SpaceId(0x0102_0304),
         }
     }
 
@@ -163,11 +174,11 @@ mod tests {
     }
 
     const GOLDEN: [u8; SUPERBLOCK_BYTES] = [
-        176, 47, 112, 103, 3, 0, 0, 0, 72, 71, 75, 86, 83, 83, 68, 49, 9, 0, 0, 0, 0, 0, 0, 0, 34, 17, 0, 0,
-        0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 68, 51, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0, 0,
-        0, 1, 0, 16, 0, 0, 0, 1, 0, 0, 0, 77, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 16,
-        0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 255, 255, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11,
-        12, 13, 14, 15,
+        27, 18, 58, 234, 3, 0, 0, 0, 72, 71, 75, 86, 83, 83, 68, 49, 9, 0, 0, 0, 0, 0, 0, 0, 34, 17, 0, 0, 0,
+        0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 68, 51, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0, 0, 0,
+        1, 0, 16, 0, 0, 0, 1, 0, 0, 0, 77, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 16, 0,
+        0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 255, 255, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12,
+        13, 14, 15, 4, 3, 2, 1, 0, 0, 0, 0,
     ];
 
     /// Numbers that no device comes to would overflow.

@@ -21,19 +21,11 @@ const WITHOUT: [Survivors; 6] = [
 
 /// The change that makes a key space, or takes its name away.
 fn name_change(name: &[u8], id: Option<SpaceId>) -> KeyChange {
-    ((0, name.to_vec()), id.map(|id| vec![id.number()]))
-}
-
-/// All pairs of a device, and its key spaces by their names.
-fn all_of(device: &mut Device) -> Content {
-    let mut content = content_of(device);
-    let Ok(KvAnswer::Spaces(spaces)) = answer(device, KvCommand::ListSpaces) else { panic!("no list") };
-    content.extend(spaces.into_iter().map(|info| ((0, info.name), vec![info.id.number()])));
-    content
+    ((0, name.to_vec()), id.map(|id| id.number().to_le_bytes().to_vec()))
 }
 
 /// A change of one key.
-type KeyChange = ((u8, Vec<u8>), Option<Vec<u8>>);
+type KeyChange = ((u32, Vec<u8>), Option<Vec<u8>>);
 
 struct Script {
     sim: CrashSim,
@@ -184,7 +176,7 @@ impl Script {
         name: Option<&[u8]>,
     ) {
         let group_of = crate::command::group_of;
-        let is_selected = |at: &&(u8, Vec<u8>)| at.0 == space.number() && selected.selects(group_of(&at.1));
+        let is_selected = |at: &&(u32, Vec<u8>)| at.0 == space.number() && selected.selects(group_of(&at.1));
         let mut gone: Vec<_> = content.keys().filter(is_selected).cloned().collect();
         gone.sort_by_key(|(_, key)| (group_of(key), device.hash(space, key), key.clone()));
         let command = match name {
@@ -199,7 +191,7 @@ impl Script {
         self.changes.extend(name.map(|name| name_change(name, None)));
     }
 
-    /// Makes the second key space, or deletes it with what is in it: its number is given again.
+    /// Makes the second key space, or deletes it with what is in it.
     fn change_space(
         &mut self,
         device: &mut Device,

@@ -395,3 +395,85 @@ fn a_value_is_not_taken_for_records() {
         assert_eq!(retrieve(&mut device, space, b"victim").unwrap(), b"value");
     }
 }
+
+/// The medium of a device whose second key space was made after the first had been deleted, with a pair in each under one key, all in its open block; and where the records are that the directory has of this: both names, and that the first
+/// is gone.
+fn renamed(options: &DeviceOptions) -> (CrashSim, [SpaceId; 2], [u64; 3]) {
+    let (sim, mut device) = simulated(SMALL, options);
+    let end = |device: &Device| {
+        SMALL.block_offset(0) + u64::from(device.blocks.open(WriteStream::Hot).map_or(0, |open| open.end))
+    };
+    let first_at = end(&device);
+    let first = create_space(&mut device, b"first", 0);
+    store(&mut device, first, b"key", b"1").unwrap();
+    answer(&mut device, KvCommand::DeleteSpace { name: key(b"first") }).unwrap();
+    let gone_at = end(&device) - 32;
+    let second_at = end(&device);
+    let second = create_space(&mut device, b"second", 0);
+    store(&mut device, second, b"key", b"2").unwrap();
+    store(&mut device, second, b"more", b"3").unwrap();
+    (sim, [first, second], [first_at, gone_at, second_at])
+}
+
+/// The record that says that a key space is gone is lost: its name is back, and has nothing to do with the key space that was made after it.
+#[test]
+fn a_name_that_comes_back_shares_nothing_with_a_newer_key_space() {
+    let options = DeviceOptions::default();
+    let (sim, [first, second], [_, gone_at, _]) = renamed(&options);
+    let mut image = sim.process_kill();
+    image.corrupt(gone_at + 9, 1);
+    let mut device = Device::open(FastTier::from_image(&image), options).unwrap();
+    assert!(device.open_report().may_undo_changes());
+    let Ok(KvAnswer::Spaces(spaces)) = answer(&mut device, KvCommand::ListSpaces) else { panic!("no list") };
+    let listed: Vec<_> = spaces.iter().map(|info| (info.id, &info.name[..], info.pairs)).collect();
+    assert_eq!(listed, [(first, &b"first"[..], 0), (second, b"second", 2)]);
+    assert_eq!(
+        answer(&mut device, KvCommand::DeleteSpace { name: key(b"first") }).unwrap(),
+        KvAnswer::GroupDeleted(0)
+    );
+    assert_eq!(retrieve(&mut device, second, b"key").unwrap(), b"2");
+    assert_eq!(retrieve(&mut device, second, b"more").unwrap(), b"3");
+}
+
+/// Whatever of the record of a key space is damaged, and whether its block has a footer or not: its pairs are there under its number, its name is given again, to another one, and it goes by its number.
+#[test]
+fn a_key_space_whose_record_is_damaged_can_be_removed_and_its_name_given_again() {
+    let options = DeviceOptions::default();
+    for (at, is_sealed) in [(9, false), (30, false), (32, false), (9, true), (26, true), (40, true)] {
+        let (sim, [_, second], [_, _, second_at]) = renamed(&options);
+        if is_sealed {
+            let mut device = Device::open(FastTier::simulated(&sim), options.clone()).unwrap();
+            device.seal(WriteStream::Hot).unwrap();
+        }
+        let mut image = sim.process_kill();
+        image.corrupt(second_at + at, 1);
+        let sim = CrashSim::from_image(&image);
+        let mut device = Device::open(FastTier::simulated(&sim), options.clone()).unwrap();
+        assert_eq!(device.open_report().spaces_unnamed, [second], "{at}: {:?}", device.open_report());
+        assert_eq!(retrieve(&mut device, second, b"key").unwrap(), b"2");
+        let third = create_space(&mut device, b"second", 0);
+        assert!(third > second, "{at}");
+        assert!(matches!(retrieve(&mut device, third, b"key"), Err(KvError::KeyMissing)));
+        store(&mut device, third, b"key", b"4").unwrap();
+        for is_again in [false, true] {
+            let gone = answer(&mut device, KvCommand::DeleteSpaceNumber { space: second });
+            match is_again {
+                false => assert_eq!(gone.unwrap(), KvAnswer::GroupDeleted(2)),
+                true => assert!(matches!(gone, Err(KvError::SpaceMissing)), "{gone:?}"),
+            }
+        }
+        drop(device);
+        let mut device = Device::open(FastTier::simulated(&sim), options.clone()).unwrap();
+        assert_eq!(device.open_report().spaces_unnamed, [], "{at}");
+        let left = Content::from([((third.number(), b"key".to_vec()), b"4".to_vec())]);
+        assert_eq!(content_of(&mut device), left, "{at}");
+        assert_eq!(
+            answer(&mut device, KvCommand::DeleteSpace { name: key(b"second") }).unwrap(),
+            KvAnswer::GroupDeleted(1)
+        );
+        drop(device);
+        let mut device = Device::open(FastTier::simulated(&sim), options.clone()).unwrap();
+        assert!(all_of(&mut device).is_empty(), "{at}");
+        assert!(create_space(&mut device, b"second", 0) > third, "{at}");
+    }
+}

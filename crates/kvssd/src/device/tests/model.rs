@@ -40,7 +40,7 @@ impl Modelled {
             }
             14 if random.below(20) == 0 => {
                 let selected = KeyPattern::prefix(&of[..2]);
-                let gone = |(number, key): &(u8, Vec<u8>)| {
+                let gone = |(number, key): &(u32, Vec<u8>)| {
                     *number == space.number() && selected.selects(crate::command::group_of(key))
                 };
                 let before = self.content.len();
