@@ -19,7 +19,7 @@ use hedgerow_row::le_bytes::u64_at;
 
 use crate::code::{KvError, Result};
 use crate::command::SpaceId;
-use footer::{FooterEntry, TRAILER_BYTES};
+use footer::{BlockFooter, FooterEntry, FooterRepair, TRAILER_BYTES};
 use geometry::{Geometry, SECTOR_BYTES};
 use record::{END_BYTES, HEADER_BYTES, PREFIX_BYTES_MAX, RecordHeader, UNIT_BYTES};
 use secret::HashSecret;
@@ -96,6 +96,7 @@ impl Flash {
             watermark: 0,
             open: [None, None],
             last_space: SpaceId::DIRECTORY,
+            repair: 0,
         };
         let generations = vec![0; geometry.blocks as usize];
         let mut flash = Flash::over(tier, generations, superblock);
@@ -270,15 +271,20 @@ impl Flash {
     }
 
     /// Writes the footer of a block, whose records are durable, and makes it durable.
-    pub(crate) fn write_footer(&mut self, block: u32, entries: &[FooterEntry]) -> Result<()> {
+    pub(crate) fn write_footer(
+        &mut self,
+        block: u32,
+        entries: &[FooterEntry],
+        repair: FooterRepair,
+    ) -> Result<()> {
         let (offset, seed) = self.footer_place(block, entries.len());
         let (len, generation) = (footer::footer_bytes(entries.len()), self.generation(block));
-        self.tier.write(offset, len, |out| footer::encode(out, entries, generation, seed));
+        self.tier.write(offset, len, |out| footer::encode(out, entries, repair, generation, seed));
         self.persist(offset, len as u64)
     }
 
     /// The footer of a block in use, if it has a whole one.
-    pub(crate) fn read_footer(&self, block: u32) -> Result<Option<Vec<FooterEntry>>> {
+    pub(crate) fn read_footer(&self, block: u32) -> Result<Option<BlockFooter>> {
         let (trailer, seed) = self.footer_place(block, 0);
         let trailer = self.read(trailer, TRAILER_BYTES)?;
         let Some(entries) = footer::entries_of(trailer, self.generation(block)) else { return Ok(None) };
@@ -291,7 +297,7 @@ impl Flash {
         let fits = |entry: &FooterEntry| {
             u64::from(entry.unit) * UNIT_BYTES as u64 + entry.header.record_bytes() as u64 <= records_end
         };
-        Ok(listed.filter(|listed| listed.iter().all(fits)))
+        Ok(listed.filter(|listed| listed.entries.iter().all(fits)))
     }
 
     /// Writes zeros to a block behind its records, durably: what a power cut left there is never found again.
@@ -363,8 +369,23 @@ impl Flash {
 
     /// Writes the superblock, in the place of the older copy, and makes it durable. Its generation is set here.
     pub(crate) fn write_superblock(&mut self, superblock: Superblock) -> Result<()> {
-        let generation = self.superblock.generation + 1;
-        let superblock = Superblock { generation, boot_id: self.tier.boot_id(), ..superblock };
+        self.store_superblock(Superblock { boot_id: self.tier.boot_id(), ..superblock })
+    }
+
+    /// Says durably that a repair is begun, if none is; its number. What else the superblock says, the boot id too, stays as it was: an opening after this one, should it be cut short, must come to the
+    /// same records.
+    pub(crate) fn begin_repair(&mut self) -> Result<u32> {
+        let found = self.superblock;
+        // Of the generation the lower half: no footer has it from an earlier repair.
+        let begun = (found.generation as u32).max(1);
+        let repair = if found.repair > 0 { found.repair } else { begun };
+        self.store_superblock(Superblock { repair, ..found })?;
+        Ok(repair)
+    }
+
+    fn store_superblock(&mut self, superblock: Superblock) -> Result<()> {
+        let superblock = Superblock { generation: self.superblock.generation + 1, ..superblock };
+        let generation = superblock.generation;
         let offset = generation % 2 * SECTOR_BYTES;
         self.tier.write(offset, SUPERBLOCK_BYTES, |out| out.copy_from_slice(&superblock.encode()));
         // PERSIST: the other copy is durable since it was written, or since this device was opened (`restore_superblocks`); only then may this one be torn.

@@ -8,7 +8,7 @@ use super::block::{OpenBlock, WriteStream};
 use super::event::Stage;
 use crate::code::{KvError, Result};
 use crate::command::group_of;
-use crate::flash::footer::FooterEntry;
+use crate::flash::footer::{FooterEntry, FooterRepair};
 use crate::flash::record::{END_BYTES, RecordHeader, UNIT_BYTES};
 use crate::flash::superblock::Superblock;
 
@@ -104,7 +104,7 @@ impl Device {
         // PERSIST: all records of the block before the footer that lists them.
         self.sync_stream(stream)?;
         let Some(open) = self.blocks.take_open(stream) else { return Ok(()) };
-        self.flash.write_footer(open.block, &open.entries)?;
+        self.flash.write_footer(open.block, &open.entries, FooterRepair::default())?;
         self.blocks.set_sealed(open.block, self.sequence);
         Ok(())
     }
@@ -116,6 +116,8 @@ impl Device {
             watermark: self.durable_sequence,
             open: self.blocks.marks(),
             last_space: self.spaces.last_id(),
+            // An opening that is through has told.
+            repair: 0,
             ..*self.flash.superblock()
         };
         self.flash.write_superblock(superblock)

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use super::Device;
 use super::block::{OpenBlock, WriteStream};
-use crate::code::Result;
+use crate::code::{KvError, Result};
 use crate::command::{SpaceId, group_of};
 use crate::flash::Walked;
 use crate::flash::footer::{ENTRY_BYTES, FooterEntry, TRAILER_BYTES};
@@ -60,6 +60,8 @@ pub(super) struct BlockWalk {
     pub(super) entries: Vec<FooterEntry>,
     /// Where the last record ends.
     pub(super) end: u32,
+    /// Bytes behind that in which others may have been.
+    pub(super) lost_tail: u32,
     pub(super) lost: Vec<LostRange>,
     pub(super) values_damaged: u64,
     /// Where what does not verify began, while the walk is in it.
@@ -97,8 +99,8 @@ impl Device {
         let last_start = self.flash.geometry().block_bytes as usize - HEADER_BYTES - TRAILER_BYTES;
         let mut at = 0u32;
         while at as usize <= last_start {
-            if at == rules.whole_to {
-                self.close_lost(&mut walk, block, at, None);
+            if at == rules.whole_to && walk.lost_from.take().is_some() {
+                walk.lost_tail = at - walk.end;
             }
             let is_whole = at < rules.whole_to;
             let found = match self.flash.walk(block, at)? {
@@ -119,15 +121,17 @@ impl Device {
                 at += UNIT_BYTES as u32;
                 continue;
             };
-            self.close_lost(&mut walk, block, at, Some(&header));
+            (walk.lost_from, walk.lost_tail) = (None, 0);
             let (hash, unit) = (self.hash(header.space, key), at / UNIT_BYTES as u32);
             walk.entries.push(FooterEntry { hash, group: group_of(key), unit, header });
             walk.values_damaged += u64::from(!value_verifies);
             at += header.record_bytes() as u32;
             walk.end = at;
         }
-        let end = self.flash.geometry().block_bytes.min(rules.whole_to);
-        self.close_lost(&mut walk, block, end, None);
+        if walk.lost_from.is_some() {
+            walk.lost_tail = self.flash.geometry().block_bytes.min(rules.whole_to) - walk.end;
+        }
+        walk.lost = self.losses(block, &walk.entries, walk.lost_tail);
         Ok(walk)
     }
 
@@ -157,21 +161,31 @@ impl Device {
         in_order && open.has_room(&self.flash.geometry(), len)
     }
 
-    /// What was lost ends here, at a record or at the end.
-    fn close_lost(&self, walk: &mut BlockWalk, block: u32, at: u32, next: Option<&RecordHeader>) {
-        let sequences = match (walk.entries.last(), next) {
-            (Some(last), Some(next)) if !last.header.relocated && !next.relocated => {
-                Some(last.header.sequence + 1..next.sequence)
+    /// What is missing of a block's records, which lie without gaps: what lies between two of them, and so many bytes behind the last; and numbers between two that follow each other.
+    pub(super) fn losses(&self, block: u32, entries: &[FooterEntry], lost_tail: u32) -> Vec<LostRange> {
+        let first = self.flash.geometry().block_offset(block);
+        let mut lost = Vec::new();
+        let (mut end, mut last): (u64, Option<&RecordHeader>) = (0, None);
+        for entry in entries {
+            let (start, header) = (u64::from(entry.unit) * UNIT_BYTES as u64, &entry.header);
+            let both = last.filter(|last| !last.relocated && !header.relocated);
+            let sequences = both.map(|last| last.sequence + 1..header.sequence);
+            let has_gap = sequences.as_ref().is_some_and(|sequences| !sequences.is_empty());
+            if start > end || has_gap {
+                lost.push(LostRange { offset: first + end, bytes: start.saturating_sub(end), sequences });
             }
-            _ => None,
-        };
-        let has_gap = sequences.as_ref().is_some_and(|sequences| !sequences.is_empty());
-        let told_before = walk.end < at && walk.lost_from.is_none();
-        if walk.lost_from.is_none() && (!has_gap || told_before) {
-            return;
+            (end, last) = (start + header.record_bytes() as u64, Some(header));
         }
-        let from = walk.lost_from.take().unwrap_or(at);
-        let offset = self.flash.geometry().block_offset(block) + u64::from(from);
-        walk.lost.push(LostRange { offset, bytes: u64::from(at.saturating_sub(from)), sequences });
+        if lost_tail > 0 {
+            lost.push(LostRange { offset: first + end, bytes: u64::from(lost_tail), sequences: None });
+        }
+        lost
+    }
+
+    /// Values of listed records that do not verify.
+    pub(super) fn damaged_values(&self, block: u32, entries: &[FooterEntry]) -> u64 {
+        let first = self.flash.geometry().block_offset(block) / UNIT_BYTES as u64;
+        let value = |entry: &FooterEntry| self.flash.value(first + u64::from(entry.unit), &entry.header);
+        entries.iter().filter(|entry| matches!(value(entry), Err(KvError::Damaged { .. }))).count() as u64
     }
 }

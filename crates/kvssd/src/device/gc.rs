@@ -17,7 +17,7 @@ use super::event::Stage;
 use super::manager::{LocatedEntry, one_fewer, one_more};
 use super::page::IndexEntry;
 use crate::code::{KvError, Result};
-use crate::flash::footer::{ENTRY_BYTES, FooterEntry};
+use crate::flash::footer::{BlockFooter, ENTRY_BYTES, FooterEntry};
 use crate::flash::record::{RecordHeader, RecordKind, UNIT_BYTES};
 
 /// Gc works while fewer blocks are free.
@@ -199,7 +199,7 @@ impl Device {
     fn begin_cycle(&mut self) -> Result<bool> {
         while let Some(block) = self.choose_victim() {
             match self.flash.read_footer(block) {
-                Ok(Some(entries)) => {
+                Ok(Some(BlockFooter { entries, .. })) => {
                     self.gc.cycle = Some(GcCycle { block, entries, next: 0, is_erased: false });
                     return Ok(true);
                 }

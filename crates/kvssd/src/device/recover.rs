@@ -5,6 +5,7 @@
 //!
 //! 1. **Blocks** in use have a footer, or are one of the two open ones that the superblock names. An open one is walked to the first record that does not verify, and of commands'
 //!    records to the first gap in their sequences. Below what the superblock calls durable there is none, or the block is damaged: it is walked on behind the damage, and sealed. So is a block without a footer.
+//!    Up to here nothing was written. If anything is damaged the superblock says next that a repair was begun: one that is cut short leaves the next opening all there is to tell.
 //! 2. **Killed, or a power cut?** By the boot id (decision 0005). Killed: records are stored again and made durable. A power cut: what follows in the block is cleared.
 //! 3. **Keys**: of each key's records the newest counts; the others are its older ones. Buckets and key spaces follow.
 //! 4. **Words and superblock** are written, and commands may come.
@@ -20,7 +21,7 @@ use super::{Device, DeviceOptions};
 use crate::code::{KvError, Result};
 use crate::command::SpaceId;
 use crate::flash::Flash;
-use crate::flash::footer::FooterEntry;
+use crate::flash::footer::{BlockFooter, FooterEntry, FooterRepair};
 use crate::flash::record::{END_BYTES, RecordHeader, RecordKind, UNIT_BYTES};
 use crate::flash::superblock::OpenMark;
 
@@ -29,6 +30,23 @@ use crate::flash::superblock::OpenMark;
 struct KnownRecord {
     entry: FooterEntry,
     place: u64,
+}
+
+/// What is to be done with a block before commands come.
+#[derive(Debug)]
+enum BlockStep {
+    /// It is stored again as it is.
+    Restore,
+    /// It is damaged: it gets a footer with what was found. Before that what a power cut left from `cut_at` on is cleared.
+    Rebuild { walk: BlockWalk, cut_at: Option<u32> },
+    /// It is open, and goes on behind its last record.
+    GoOn { stream: WriteStream, walk: BlockWalk, cut_at: Option<u32> },
+}
+
+#[derive(Debug)]
+struct FoundBlock {
+    block: u32,
+    next: BlockStep,
 }
 
 impl Device {
@@ -61,56 +79,83 @@ impl Device {
         if device.flash.is_same_boot() {
             device.flash.restore_superblocks()?;
         }
-        let records = device.find_records()?;
+        let (records, found) = device.find_records()?;
         device.sequence = records.iter().map(|known| known.entry.header.sequence).fold(sequence, u64::max);
-        if device.report.may_undo_changes() && device.blocks.open(WriteStream::Hot).is_none() {
+        let goes_on =
+            |found: &FoundBlock| matches!(found.next, BlockStep::GoOn { stream: WriteStream::Hot, .. });
+        if device.report.may_undo_changes() && !found.iter().any(goes_on) {
             // The last numbers may have been those of lost records: they are not given again. In an open block that goes on there is no gap.
             device.sequence += device.flash.geometry().bytes() / UNIT_BYTES as u64;
         }
         device.note_numbers(&records)?;
+        device.repair_blocks(found)?;
         device.take_records(records)?;
         device.report.spaces_unnamed = device.spaces.add_unnamed();
         device.durable_sequence = device.sequence;
         device.flash.restore_words()?;
-        // PERSIST: open blocks were made durable, or cleared, by `find_records`; the superblock, with this boot's id, comes last.
+        // PERSIST: open blocks were made durable, or cleared, and footers made anew, by `repair_blocks`; the superblock, with this boot's id, comes last.
         device.write_superblock(false)?;
         Ok(device)
     }
 
-    /// All records that count, of all blocks.
-    fn find_records(&mut self) -> Result<Vec<KnownRecord>> {
-        let mut records = Vec::new();
+    /// All records that count, of all blocks, and what is to be done with which of these. Writes nothing: what is found damaged is repaired when it is known how much that is.
+    fn find_records(&mut self) -> Result<(Vec<KnownRecord>, Vec<FoundBlock>)> {
+        let (mut records, mut found) = (Vec::new(), Vec::new());
         for block in 0..self.flash.geometry().blocks {
             if !self.flash.is_in_use(block) {
                 self.blocks.set_free(block, self.flash.generation(block));
                 continue;
             }
-            let entries = match (self.flash.read_footer(block)?, self.open_stream(block)) {
-                (Some(entries), open) => {
-                    if open.is_some() {
-                        // PERSIST: the process was killed before its footer was synced, or the superblock that calls it sealed.
-                        self.restore_block(block, self.flash.geometry().block_bytes - END_BYTES as u32)?;
-                    }
-                    self.set_sealed(block, &entries);
-                    entries
+            let (entries, next) = match (self.flash.read_footer(block)?, self.open_stream(block)) {
+                (Some(footer), open) => {
+                    let is_retold = self.tell_again(block, &footer);
+                    // The process was killed before its footer was synced, or the superblock that calls it sealed.
+                    let is_pending = open.is_some() || is_retold;
+                    self.set_sealed(block, &footer.entries);
+                    (footer.entries, is_pending.then_some(BlockStep::Restore))
                 }
-                (None, Some((stream, mark))) => self.take_open_block(stream, mark)?,
+                (None, Some((stream, mark))) => {
+                    let (entries, next) = self.find_open_block(stream, mark)?;
+                    (entries, Some(next))
+                }
                 (None, None) => {
                     let walk = self.walk_block(block, WalkRules::of_sealed())?;
-                    self.rebuild_footer(block, walk)?
+                    let entries = walk.entries.clone();
+                    self.tell(&walk);
+                    (entries, Some(BlockStep::Rebuild { walk, cut_at: None }))
                 }
             };
+            found.extend(next.map(|next| FoundBlock { block, next }));
             let first = self.flash.geometry().block_offset(block) / UNIT_BYTES as u64;
             let known =
                 entries.into_iter().map(|entry| KnownRecord { entry, place: first + u64::from(entry.unit) });
             records.extend(known);
         }
-        Ok(records)
+        Ok((records, found))
     }
 
     fn set_sealed(&mut self, block: u32, entries: &[FooterEntry]) {
         let newest = entries.iter().map(|entry| entry.header.sequence).max();
         self.blocks.set_sealed(block, newest.unwrap_or(0));
+    }
+
+    /// A block that gets a footer made anew.
+    fn tell(&mut self, walk: &BlockWalk) {
+        self.report.footers_rebuilt += 1;
+        self.report.values_damaged += walk.values_damaged;
+        self.report.lost.extend(walk.lost.iter().cloned());
+    }
+
+    /// Whether a footer was made anew by a repair that was cut short: nobody was told of it then.
+    fn tell_again(&mut self, block: u32, footer: &BlockFooter) -> bool {
+        let BlockFooter { entries, repair } = footer;
+        let is_cut_short = repair.number != 0 && repair.number == self.flash.superblock().repair;
+        if is_cut_short {
+            self.report.footers_rebuilt += 1;
+            self.report.values_damaged += self.damaged_values(block, entries);
+            self.report.lost.extend(self.losses(block, entries, repair.lost_tail));
+        }
+        is_cut_short
     }
 
     /// What is there of a block up to `end` is durable then.
@@ -128,41 +173,84 @@ impl Device {
         })
     }
 
-    /// Walks an open block, and goes on with it; one that is damaged is sealed, with what was found.
-    fn take_open_block(&mut self, stream: WriteStream, mark: OpenMark) -> Result<Vec<FooterEntry>> {
+    /// Walks an open block. One that is damaged will be sealed, with what was found.
+    fn find_open_block(
+        &mut self,
+        stream: WriteStream,
+        mark: OpenMark,
+    ) -> Result<(Vec<FooterEntry>, BlockStep)> {
         let is_exact = self.flash.superblock().clean || self.flash.is_same_boot();
-        let block = mark.block;
-        let walk = self.walk_block(block, WalkRules::of_open(stream, mark, is_exact))?;
-        if !is_exact {
-            // PERSIST: what is cut off is gone before anything is written behind what is left: a later walk must not come to it.
-            self.flash.clear_rest(block, walk.end.max(mark.end))?;
-        }
+        let walk = self.walk_block(mark.block, WalkRules::of_open(stream, mark, is_exact))?;
+        let entries = walk.entries.clone();
+        let cut_at = if is_exact { None } else { Some(walk.end.max(mark.end)) };
         if !walk.lost.is_empty() {
-            return self.rebuild_footer(block, walk);
+            self.tell(&walk);
+            return Ok((entries, BlockStep::Rebuild { walk, cut_at }));
         }
-        let BlockWalk { entries, end, .. } = walk;
         self.report.values_damaged += walk.values_damaged;
-        if is_exact {
-            // PERSIST: what a killed process left is durable only when it was stored again.
-            self.restore_block(block, end)?;
-        }
-        let (generation, entries_of_it) = (mark.generation, entries.clone());
-        let open = OpenBlock { block, generation, end, started: end, durable: end, entries: entries_of_it };
-        self.blocks.set_open(stream, open);
-        Ok(entries)
+        Ok((entries, BlockStep::GoOn { stream, walk, cut_at }))
     }
 
-    /// Gives a block a footer that lists what was found of its records, and tells of it.
-    fn rebuild_footer(&mut self, block: u32, walk: BlockWalk) -> Result<Vec<FooterEntry>> {
-        let BlockWalk { entries, lost, values_damaged, .. } = walk;
+    /// Does what is to be done with blocks. Before the first that is damaged is written to, the superblock says so: whenever this is cut short, the next opening finds all of it, or footers with
+    /// the number of this repair.
+    fn repair_blocks(&mut self, found: Vec<FoundBlock>) -> Result<()> {
+        let is_repair = found.iter().any(|found| matches!(found.next, BlockStep::Rebuild { .. }));
+        let mut number = self.flash.superblock().repair;
+        if is_repair || number > 0 {
+            // PERSIST: the number of the repair before any footer that hides what was lost.
+            number = self.flash.begin_repair()?;
+        }
+        for FoundBlock { block, next } in found {
+            match next {
+                // PERSIST: what a killed process left is durable only when it was stored again.
+                BlockStep::Restore => {
+                    self.restore_block(block, self.flash.geometry().block_bytes - END_BYTES as u32)?;
+                }
+                BlockStep::Rebuild { walk, cut_at } => self.rebuild_footer(block, &walk, cut_at, number)?,
+                BlockStep::GoOn { stream, walk, cut_at } => self.go_on_with(block, stream, walk, cut_at)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens a block again that was open.
+    fn go_on_with(
+        &mut self,
+        block: u32,
+        stream: WriteStream,
+        walk: BlockWalk,
+        cut_at: Option<u32>,
+    ) -> Result<()> {
+        let BlockWalk { entries, end, .. } = walk;
+        match cut_at {
+            // PERSIST: what is cut off is gone before anything is written behind what is left: a later walk must not come to it.
+            Some(cut_at) => self.flash.clear_rest(block, cut_at)?,
+            // PERSIST: what a killed process left is durable only when it was stored again.
+            None => self.restore_block(block, end)?,
+        }
+        let generation = self.flash.generation(block);
+        let open = OpenBlock { block, generation, end, started: end, durable: end, entries };
+        self.blocks.set_open(stream, open);
+        Ok(())
+    }
+
+    /// Gives a block a footer that lists what was found of its records.
+    fn rebuild_footer(
+        &mut self,
+        block: u32,
+        walk: &BlockWalk,
+        cut_at: Option<u32>,
+        number: u32,
+    ) -> Result<()> {
+        if let Some(cut_at) = cut_at {
+            self.flash.clear_rest(block, cut_at)?;
+        }
         // PERSIST: the records before the footer that lists them.
         self.restore_block(block, self.flash.geometry().block_bytes - END_BYTES as u32)?;
-        self.flash.write_footer(block, &entries)?;
-        self.set_sealed(block, &entries);
-        self.report.footers_rebuilt += 1;
-        self.report.values_damaged += values_damaged;
-        self.report.lost.extend(lost);
-        Ok(entries)
+        let repair = FooterRepair { number, lost_tail: walk.lost_tail };
+        self.flash.write_footer(block, &walk.entries, repair)?;
+        self.set_sealed(block, &walk.entries);
+        Ok(())
     }
 
     /// No number of a key space that any record has, or may have had, is given again.

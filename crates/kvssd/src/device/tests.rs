@@ -5,6 +5,7 @@ mod commands;
 mod crashes;
 mod damage;
 mod model;
+mod repairs;
 
 use std::collections::BTreeMap;
 

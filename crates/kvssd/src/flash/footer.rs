@@ -3,10 +3,10 @@
 //! Owns the layout. Promises that a footer verifies only in the life of the block it was written in. Must not know what is made of its entries.
 //!
 //! ```text
-//!  block end - 24 - 32 n                      block end - 24
-//!  +-------------+--- ... ---+-------------+--------+--------+--------+--------+----------------+
-//!  |  entry 0    |           |  entry n-1  |  crc   | "KVFT" |   n    |   0    |   generation   |
-//!  +-------------+--- ... ---+-------------+--------+--------+--------+--------+----------------+
+//!  block end - 32 - 32 n                      block end - 32
+//!  +-------------+--- ... ---+-------------+--------+--------+--------+--------+----------------+--------+--------+
+//!  |  entry 0    |           |  entry n-1  |  crc   | "KVFT" |   n    | repair |   generation   |  lost  |   0    |
+//!  +-------------+--- ... ---+-------------+--------+--------+--------+--------+----------------+--------+--------+
 //!
 //!  entry:  0                8                16               24       28       32
 //!          +----------------+----------------+----------------+--------+--------+
@@ -15,7 +15,9 @@
 //!  packed, from the least bit on: 24 place in the block, in units of 32 bytes; 24 bytes of the value; 8 of the key; 8 zeros
 //! ```
 //!
-//! * `crc` is the crc32c of all entries and of the trailer's bytes 4 to 24, seeded with the generation and the place of the trailer.
+//! * `crc` is the crc32c of all entries and of the trailer's bytes 4 to 32, seeded with the generation and the place of the trailer.
+//! * `repair` is 0, or, of a footer that an opening made anew of damaged records, the number of that repair (see `superblock.rs`). Records that are missing are the gaps between entries, and `lost` bytes behind
+//!   the last one.
 //! * A footer is written when all records of its block are durable. What it does not list does not count, whole or not: it was cut off by a power cut.
 
 use hedgerow_device::crc32c;
@@ -28,7 +30,7 @@ use crate::command::SpaceId;
 /// Bytes of an entry.
 pub(crate) const ENTRY_BYTES: usize = 32;
 /// Bytes of the trailer, which ends where the block does.
-pub(crate) const TRAILER_BYTES: usize = 24;
+pub(crate) const TRAILER_BYTES: usize = 32;
 const MAGIC: &[u8; 4] = b"KVFT";
 
 /// What a footer says of a record.
@@ -40,6 +42,22 @@ pub(crate) struct FooterEntry {
     /// In units from the start of the block.
     pub(crate) unit: u32,
     pub(crate) header: RecordHeader,
+}
+
+/// What a footer says of its own making.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct FooterRepair {
+    /// The number of the repair that made it anew; 0 is none.
+    pub(crate) number: u32,
+    /// Bytes behind the last record where others may have been.
+    pub(crate) lost_tail: u32,
+}
+
+/// What a whole footer says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct BlockFooter {
+    pub(crate) entries: Vec<FooterEntry>,
+    pub(crate) repair: FooterRepair,
 }
 
 impl FooterEntry {
@@ -76,15 +94,23 @@ pub(crate) fn footer_bytes(entries: usize) -> usize {
 }
 
 /// Writes a footer to `out`, which is [`footer_bytes`] long. `seed` is that of the trailer's place.
-pub(crate) fn encode(out: &mut [u8], entries: &[FooterEntry], generation: u64, seed: BlockSeed) {
+pub(crate) fn encode(
+    out: &mut [u8],
+    entries: &[FooterEntry],
+    repair: FooterRepair,
+    generation: u64,
+    seed: BlockSeed,
+) {
     let (listed, trailer) = out.split_at_mut(entries.len() * ENTRY_BYTES);
     for (entry, bytes) in entries.iter().zip(listed.chunks_exact_mut(ENTRY_BYTES)) {
         entry.encode(bytes);
     }
     trailer[4..8].copy_from_slice(MAGIC);
     trailer[8..12].copy_from_slice(&(entries.len() as u32).to_le_bytes());
-    trailer[12..16].fill(0);
+    trailer[12..16].copy_from_slice(&repair.number.to_le_bytes());
     trailer[16..24].copy_from_slice(&generation.to_le_bytes());
+    trailer[24..28].copy_from_slice(&repair.lost_tail.to_le_bytes());
+    trailer[28..].fill(0);
     let crc = crc32c(seed.header_crc32c(listed), &trailer[4..]);
     trailer[..4].copy_from_slice(&crc.to_le_bytes());
 }
@@ -96,13 +122,15 @@ pub(crate) fn entries_of(trailer: &[u8], generation: u64) -> Option<usize> {
     is_one.then(|| u32_at(trailer, 8) as usize)
 }
 
-/// The entries of a whole footer, if it verifies.
-pub(crate) fn decode(footer: &[u8], seed: BlockSeed) -> Option<Vec<FooterEntry>> {
+/// What a whole footer says, if it verifies.
+pub(crate) fn decode(footer: &[u8], seed: BlockSeed) -> Option<BlockFooter> {
     let (listed, trailer) = footer.split_at_checked(footer.len().checked_sub(TRAILER_BYTES)?)?;
     if crc32c(seed.header_crc32c(listed), &trailer[4..]) != u32_at(trailer, 0) {
         return None;
     }
-    listed.chunks_exact(ENTRY_BYTES).map(FooterEntry::decode).collect()
+    let repair = FooterRepair { number: u32_at(trailer, 12), lost_tail: u32_at(trailer, 24) };
+    let entries = listed.chunks_exact(ENTRY_BYTES).map(FooterEntry::decode).collect::<Option<_>>()?;
+    Some(BlockFooter { entries, repair })
 }
 
 #[cfg(test)]
@@ -140,12 +168,14 @@ mod tests {
     fn a_footer_keeps_its_bytes_and_every_flipped_bit_is_found() {
         let seed = BlockSeed::new(SECRET, 5, 4096);
         let mut bytes = vec![0xEE; footer_bytes(2)];
-        encode(&mut bytes, &entries(), 5, seed);
+        let repair = FooterRepair { number: 160, lost_tail: 9 };
+        encode(&mut bytes, &entries(), repair, 5, seed);
         assert_eq!(bytes[..64], GOLDEN_ENTRIES);
         assert_eq!(bytes[64..], GOLDEN_TRAILER);
         assert_eq!(entries_of(&bytes[64..], 5), Some(2));
         assert_eq!(entries_of(&bytes[64..], 7), None);
-        assert_eq!(decode(&bytes, seed).unwrap(), entries());
+        let footer = BlockFooter { entries: entries().to_vec(), repair };
+        assert_eq!(decode(&bytes, seed).unwrap(), footer);
         assert!(decode(&bytes, BlockSeed::new(SECRET, 7, 4096)).is_none());
         for bit in 0..bytes.len() * 8 {
             let mut spoiled = bytes.clone();
@@ -159,6 +189,8 @@ mod tests {
         97, 79, 63, 47, 31, 255, 255, 255, 255, 255, 255, 255, 255, 3, 0, 0, 0, 0, 0, 0, 64, 0, 0, 0, 0, 0,
         0, 1, 0, 0, 0, 0, 0, 1, 0, 0, 0,
     ];
-    const GOLDEN_TRAILER: [u8; 24] =
-        [194, 164, 26, 75, 75, 86, 70, 84, 2, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0];
+    const GOLDEN_TRAILER: [u8; 32] = [
+        83, 33, 124, 189, 75, 86, 70, 84, 2, 0, 0, 0, 160, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0,
+        0, 0,
+    ];
 }

@@ -16,7 +16,7 @@
 //!  +----------------+----------------+--------+--------+----------------+--------+--------+---------------+
 //!  128      132      136
 //!  +--------+--------+
-//!  |  last  |   0    |
+//!  |  last  | repair |
 //!  | space  |        |
 //!  +--------+--------+
 //! ```
@@ -26,6 +26,8 @@
 //! * Of each open block: its generation, its number, and how many of its bytes were durable. Number `0xFFFF_FFFF` is none.
 //! * `hash secret`: what hashes of keys begin with (see `secret.rs`). Seeds of checksums follow from it, too. Version 1 had none, and version 2 seeds that anybody could foretell.
 //! * `last space` is the highest number that a key space was given by then.
+//! * `repair`: 0, or the number of a repair that was begun: from here on footers are made anew of damaged records. An opening that finds it tells again of those footers that have it, since the one that made them
+//!   was cut short before anybody was told. The boot id, the flags and the marks of open blocks are those of before.
 //! * `flags`: 1, the device was closed in order. `boot id` is that of the machine when this was written: another one tells a power cut from a
 //!   killed process.
 
@@ -68,6 +70,8 @@ pub(crate) struct Superblock {
     /// Of commands, and of gc.
     pub(crate) open: [Option<OpenMark>; 2],
     pub(crate) last_space: SpaceId,
+    /// 0 is none.
+    pub(crate) repair: u32,
 }
 
 impl Superblock {
@@ -92,6 +96,7 @@ impl Superblock {
         }
         out[112..128].copy_from_slice(&self.secret.0.to_le_bytes());
         out[128..132].copy_from_slice(&self.last_space.0.to_le_bytes());
+        out[132..].copy_from_slice(&self.repair.to_le_bytes());
         let crc = crc32c(0, &out[4..]);
         out[..4].copy_from_slice(&crc.to_le_bytes());
         out
@@ -139,6 +144,7 @@ impl Superblock {
             watermark: u64_at(bytes, 72),
             open: [mark(80), mark(96)],
             last_space: SpaceId(u32_at(bytes, 128)),
+            repair: u32_at(bytes, 132),
         }))
     }
 }
@@ -158,6 +164,7 @@ mod tests {
             watermark: 77,
             open: [Some(OpenMark { generation: 3, block: 5, end: 4096 }), None],
             last_space: SpaceId(0x0102_0304),
+            repair: 8,
         }
     }
 
@@ -174,11 +181,11 @@ mod tests {
     }
 
     const GOLDEN: [u8; SUPERBLOCK_BYTES] = [
-        27, 18, 58, 234, 3, 0, 0, 0, 72, 71, 75, 86, 83, 83, 68, 49, 9, 0, 0, 0, 0, 0, 0, 0, 34, 17, 0, 0, 0,
-        0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 68, 51, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0, 0, 0,
-        1, 0, 16, 0, 0, 0, 1, 0, 0, 0, 77, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 16, 0,
-        0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 255, 255, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12,
-        13, 14, 15, 4, 3, 2, 1, 0, 0, 0, 0,
+        253, 113, 126, 28, 3, 0, 0, 0, 72, 71, 75, 86, 83, 83, 68, 49, 9, 0, 0, 0, 0, 0, 0, 0, 34, 17, 0, 0,
+        0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 68, 51, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0, 0,
+        0, 1, 0, 16, 0, 0, 0, 1, 0, 0, 0, 77, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 16,
+        0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 255, 255, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11,
+        12, 13, 14, 15, 4, 3, 2, 1, 8, 0, 0, 0,
     ];
 
     /// Numbers that no device comes to would overflow.
