@@ -23,7 +23,7 @@ use footer::{BlockFooter, FooterEntry, FooterRepair, TRAILER_BYTES};
 use geometry::{Geometry, SECTOR_BYTES};
 use record::{END_BYTES, HEADER_BYTES, PREFIX_BYTES_MAX, RecordHeader, UNIT_BYTES};
 use secret::HashSecret;
-use seed::{BlockSeed, SeedSecret, block_word, generation_of};
+use seed::{BlockSeed, GENERATION_MAX, SeedSecret, block_word, generation_of};
 use superblock::{SUPERBLOCK_BYTES, Superblock};
 
 /// Bytes of a record that are asked for ahead.
@@ -169,6 +169,11 @@ impl Flash {
 
     pub(crate) fn generation(&self, block: u32) -> u64 {
         self.generations[block as usize]
+    }
+
+    /// Whether a block that is in use may be erased: its next generation would be read again.
+    pub(crate) fn has_next_life(&self, block: u32) -> bool {
+        self.generation(block) + 1 < GENERATION_MAX
     }
 
     /// Whether the block is in use.

@@ -273,8 +273,8 @@ impl Device {
 
     /// Erases a victim that was gone through.
     fn erase(&mut self, block: u32) -> Result<()> {
-        if self.blocks.info(block).live > 0 {
-            // A tombstone that hides nothing, and could not be read when that came to be known.
+        if self.blocks.info(block).live > 0 || !self.flash.has_next_life(block) {
+            // A tombstone that hides nothing, and could not be read when that came to be known; or a block whose numbers are at their end, which only a forged file has.
             self.keep_damaged(block);
             return Ok(());
         }

@@ -17,7 +17,7 @@ use crate::command::{
     push_entry,
 };
 use crate::flash::footer::ENTRY_BYTES;
-use crate::flash::record::{RecordHeader, RecordKind, record_bytes};
+use crate::flash::record::{RecordHeader, RecordKind, SEQUENCE_MAX, record_bytes};
 
 /// Hashes that one batch of an iterator looks up, and groups that it passes over.
 const BATCH_LOOKS: usize = 4096;
@@ -211,6 +211,9 @@ impl Device {
     /// Writes a record over the one that was found, and has everything know of it.
     fn write(&mut self, hash: u64, found: Option<FoundRecord>, new: &NewRecord<'_>) -> Result<()> {
         let len = record_bytes(new.key.len(), new.value.len());
+        if self.sequence + 1 >= SEQUENCE_MAX {
+            return Err(KvError::NumbersSpent { what: "changes", max: SEQUENCE_MAX - 1 });
+        }
         let old_pair = found.filter(|found| !found.entry.is_tombstone);
         let is_pair = new.kind == RecordKind::Pair;
         let logical = (new.key.len() + new.value.len()) as u64;

@@ -22,7 +22,7 @@ use crate::code::{KvError, Result};
 use crate::command::SpaceId;
 use crate::flash::Flash;
 use crate::flash::footer::{BlockFooter, FooterEntry, FooterRepair};
-use crate::flash::record::{END_BYTES, RecordHeader, RecordKind, UNIT_BYTES};
+use crate::flash::record::{END_BYTES, RecordHeader, RecordKind, SEQUENCE_MAX, UNIT_BYTES};
 use crate::flash::superblock::OpenMark;
 
 /// A record that counts, and where it is.
@@ -85,7 +85,8 @@ impl Device {
             |found: &FoundBlock| matches!(found.next, BlockStep::GoOn { stream: WriteStream::Hot, .. });
         if device.report.may_undo_changes() && !found.iter().any(goes_on) {
             // The last numbers may have been those of lost records: they are not given again. In an open block that goes on there is no gap.
-            device.sequence += device.flash.geometry().bytes() / UNIT_BYTES as u64;
+            let lost = device.flash.geometry().bytes() / UNIT_BYTES as u64;
+            device.sequence = (device.sequence + lost).min(SEQUENCE_MAX - 1);
         }
         device.note_numbers(&records)?;
         device.repair_blocks(found)?;

@@ -64,7 +64,7 @@ impl BlockSeed {
 
 const GENERATION_BITS: u32 = 48;
 /// No block is erased half as often as this.
-const GENERATION_MAX: u64 = 1 << (GENERATION_BITS - 1);
+pub(crate) const GENERATION_MAX: u64 = 1 << (GENERATION_BITS - 1);
 
 /// The word of a block.
 pub(crate) fn block_word(block: u32, generation: u64) -> u64 {

@@ -47,6 +47,8 @@ const MAGIC: &[u8; 8] = b"HGKVSSD1";
 const VERSION: u32 = 3;
 const FLAG_CLEAN: u32 = 1;
 const NO_BLOCK: u32 = u32::MAX;
+/// So many superblocks no device writes; half of the numbers that there are, so that none needs a look before it is written.
+const GENERATION_MAX: u64 = 1 << 63;
 
 /// How far an open block was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -123,7 +125,7 @@ impl Superblock {
             blocks: u32_at(bytes, 64),
         };
         geometry.check().map_err(|_| KvError::Damaged { offset: 0, what: "the geometry of a device" })?;
-        if u64_at(bytes, 16) >= SEQUENCE_MAX || u64_at(bytes, 72) >= SEQUENCE_MAX {
+        if u64_at(bytes, 16) >= GENERATION_MAX || u64_at(bytes, 72) >= SEQUENCE_MAX {
             return Err(KvError::Damaged { offset: 0, what: "the numbers of a superblock" });
         }
         let mark = |at: usize| {
@@ -193,7 +195,8 @@ mod tests {
     fn impossible_numbers_are_damage() {
         for spoiled in [
             Superblock { watermark: u64::MAX, ..superblock() },
-            Superblock { generation: 1 << 62, ..superblock() },
+            Superblock { watermark: SEQUENCE_MAX, ..superblock() },
+            Superblock { generation: 1 << 63, ..superblock() },
         ] {
             assert!(matches!(Superblock::decode(&spoiled.encode()), Err(KvError::Damaged { .. })));
         }

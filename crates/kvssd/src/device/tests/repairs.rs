@@ -4,6 +4,7 @@ use hedgerow_device::Survivors;
 
 use super::*;
 use crate::flash::footer::TRAILER_BYTES;
+use crate::flash::record::SEQUENCE_MAX;
 
 /// Flips a bit of each of these bytes.
 type Spoiled = Vec<u64>;
@@ -88,4 +89,75 @@ fn a_repair_that_is_cut_short_is_told_by_the_next_opening() {
         }
     }
     assert!(images > 500 && retold > 200, "{images} images, {retold} retold");
+}
+
+/// A device whose changes have used up their numbers refuses changes with what is at its end, and is read, closed and opened as ever: no number is written that would not be read again.
+#[test]
+fn the_last_change_is_read_again_and_the_next_is_refused() {
+    let options = DeviceOptions::default();
+    let (sim, mut device) = simulated(SMALL, &options);
+    let space = create_space(&mut device, b"one", 0);
+    device.seal(WriteStream::Hot).unwrap();
+    device.sequence = SEQUENCE_MAX - 3;
+    device.durable_sequence = device.sequence;
+    store(&mut device, space, b"a", b"1").unwrap();
+    store(&mut device, space, b"b", b"2").unwrap();
+    let refused_all = |device: &mut Device| {
+        let spent = |refused: Result<KvAnswer>| {
+            let is_spent =
+                matches!(refused, Err(KvError::NumbersSpent { max, .. }) if max == SEQUENCE_MAX - 1);
+            assert!(is_spent, "{refused:?}");
+        };
+        spent(store(device, space, b"a", b"3"));
+        spent(store(device, space, b"c", b"3"));
+        spent(delete(device, space, b"a"));
+        spent(answer(device, KvCommand::CreateSpace { name: key(b"two"), bytes_max: 0 }));
+        assert_eq!(retrieve(device, space, b"a").unwrap(), b"1");
+        assert_eq!(retrieve(device, space, b"b").unwrap(), b"2");
+    };
+    refused_all(&mut device);
+    device.close().unwrap();
+    let mut device = Device::open(FastTier::simulated(&sim), options.clone()).unwrap();
+    assert!(device.open_report().is_whole(), "{:?}", device.open_report());
+    refused_all(&mut device);
+    let sealed = device.blocks.open(WriteStream::Hot).unwrap().block;
+    device.seal(WriteStream::Hot).unwrap();
+    drop(device);
+    // Damage leaves numbers out: not beyond the end.
+    let mut image = sim.process_kill();
+    image.corrupt(SMALL.block_offset(sealed) + 9, 1);
+    image.corrupt(SMALL.block_offset(sealed + 1) - 3 - 8, 1);
+    let mut device = Device::open(FastTier::from_image(&image), options).unwrap();
+    assert_eq!(device.sequence, SEQUENCE_MAX - 1, "{:?}", device.open_report());
+    assert!(matches!(store(&mut device, space, b"c", b"3"), Err(KvError::NumbersSpent { .. })));
+    device.close().unwrap();
+}
+
+/// A block whose generation has no next one that would be read again is not erased, and nothing else is refused for it.
+#[test]
+fn a_block_at_the_end_of_its_numbers_is_left() {
+    use crate::flash::seed::{GENERATION_MAX, block_word};
+    let options = DeviceOptions::default();
+    let (sim, device) = simulated(SMALL, &options);
+    drop(device);
+    let mut image = sim.process_kill();
+    for (block, generation) in [(2, GENERATION_MAX - 2), (3, GENERATION_MAX - 1), (4, GENERATION_MAX - 4)] {
+        for at in SMALL.word_offsets(block) {
+            let (old, new) = (image.read(at, 8), block_word(block, generation).to_le_bytes());
+            (0..8).for_each(|n| image.corrupt(at + n, old[n as usize] ^ new[n as usize]));
+        }
+    }
+    let sim = CrashSim::from_image(&image);
+    sim.limit_log(1 << 20);
+    let mut device = Device::open(FastTier::simulated(&sim), options.clone()).unwrap();
+    let space = create_space(&mut device, b"one", 0);
+    let mut random = Random::from_seed(1);
+    for _ in 0..6000 {
+        let _ = store(&mut device, space, &key_of(random.below(150)), &value_of(&mut random, 900));
+    }
+    assert!(device.gc_counters().cycles > 40, "{:?}", device.gc_counters());
+    let content = content_of(&mut device);
+    device.close().unwrap();
+    let mut device = Device::open(FastTier::simulated(&sim), options).unwrap();
+    assert_eq!(content_of(&mut device), content);
 }
