@@ -115,8 +115,6 @@ pub struct Device {
     used_bytes: u64,
     /// Of them, what those tombstones take.
     tombstone_bytes: u64,
-    /// Blocks that are damaged, and what of them counts.
-    damaged: (u32, u64),
     queue: VecDeque<(u64, KvCommand)>,
     /// Room for the hashes of the commands of a step.
     next_hashes: Vec<u64>,
@@ -302,18 +300,18 @@ impl Device {
 
     /// What pairs may take: blocks that are damaged count for what is in them.
     fn capacity_bytes(&self) -> u64 {
-        let (damaged, live) = self.damaged;
+        let (damaged, live) = self.blocks.damaged();
         self.flash.geometry().capacity_without(damaged) + live
     }
 
     /// Bytes of tombstones that are not counted against the capacity.
     fn tombstones_beside(&self) -> u64 {
-        self.flash.geometry().tombstones_beside(self.damaged.0)
+        self.flash.geometry().tombstones_beside(self.blocks.damaged().0)
     }
 
     /// What counts against the capacity, of so much in use with so much of it tombstones.
     fn charged_bytes(&self, used: u64, tombstones: u64) -> u64 {
-        used - tombstones.min(self.tombstones_beside())
+        used.saturating_sub(tombstones.min(self.tombstones_beside()))
     }
 
     fn free_bytes(&self) -> u64 {

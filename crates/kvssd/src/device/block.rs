@@ -9,6 +9,9 @@ use crate::flash::geometry::Geometry;
 use crate::flash::record::{END_BYTES, UNIT_BYTES};
 use crate::flash::superblock::OpenMark;
 
+/// A block that is emptied has at least one part in so many to gain: gc of a whole one costs that many times as much as it gains.
+pub(super) const GAIN_SHARE_MIN: u64 = 32;
+
 /// Who writes to an open block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WriteStream {
@@ -82,15 +85,57 @@ pub(super) struct Blocks {
     /// By generation: wear.
     free: BTreeSet<(u64, u32)>,
     open: [Option<OpenBlock>; 2],
-    /// Counts what may make a block worth emptying: less of one is live, or one is sealed.
-    gains: u64,
+    /// Bytes of a block that records and their entries share.
+    usable: u64,
+    /// Blocks that are worth emptying.
+    victims: u32,
+    /// Blocks that are damaged, and what of them counts.
+    damaged: (u32, u64),
 }
 
 impl Blocks {
     /// So many, none of them free yet.
-    pub(super) fn new(count: u32) -> Blocks {
-        let info = BlockInfo { state: BlockState::Sealed, live: 0, longest: 0, sealed_at: 0 };
-        Blocks { blocks: vec![info; count as usize], free: BTreeSet::new(), open: [None, None], gains: 0 }
+    pub(super) fn new(geometry: Geometry) -> Blocks {
+        let info = BlockInfo { state: BlockState::Open, live: 0, longest: 0, sealed_at: 0 };
+        Blocks {
+            blocks: vec![info; geometry.blocks as usize],
+            free: BTreeSet::new(),
+            open: [None, None],
+            usable: geometry.usable_bytes(),
+            victims: 0,
+            damaged: (0, 0),
+        }
+    }
+
+    /// Whether gc may gain by emptying a block. A copy may leave as much unused at the end of an open block as the longest record. Less than a share is not worth a block's work.
+    pub(super) fn is_victim(&self, info: &BlockInfo) -> bool {
+        info.state == BlockState::Sealed
+            && info.live + info.longest.max(self.usable / GAIN_SHARE_MIN) <= self.usable
+    }
+
+    /// How many there are of which [`Blocks::is_victim`] holds.
+    pub(super) fn victims(&self) -> u32 {
+        self.victims
+    }
+
+    /// Changes what is known of a block, and with it the counts of blocks: no command goes through all of them for these.
+    fn change(&mut self, block: u32, change: impl FnOnce(&mut BlockInfo)) {
+        let before = self.blocks[block as usize];
+        let mut after = before;
+        change(&mut after);
+        self.blocks[block as usize] = after;
+        let is_damaged = |info: &BlockInfo| info.state == BlockState::Damaged;
+        for (info, sign) in [(before, false), (after, true)] {
+            let (victim, damaged) = (u32::from(self.is_victim(&info)), u32::from(is_damaged(&info)));
+            let live = if is_damaged(&info) { info.live } else { 0 };
+            if sign {
+                self.victims += victim;
+                self.damaged = (self.damaged.0 + damaged, self.damaged.1 + live);
+            } else {
+                self.victims -= victim;
+                self.damaged = (self.damaged.0 - damaged, self.damaged.1 - live);
+            }
+        }
     }
 
     pub(super) fn info(&self, block: u32) -> BlockInfo {
@@ -106,54 +151,45 @@ impl Blocks {
     }
 
     pub(super) fn set_free(&mut self, block: u32, generation: u64) {
-        self.blocks[block as usize] =
-            BlockInfo { state: BlockState::Free, live: 0, longest: 0, sealed_at: 0 };
+        let free = BlockInfo { state: BlockState::Free, live: 0, longest: 0, sealed_at: 0 };
+        self.change(block, |info| *info = free);
         self.free.insert((generation, block));
     }
 
     /// The free block that was erased least often, no longer free.
     pub(super) fn take_free(&mut self) -> Option<u32> {
         let (_, block) = self.free.pop_first()?;
-        self.blocks[block as usize].state = BlockState::Open;
+        self.change(block, |info| info.state = BlockState::Open);
         Some(block)
     }
 
     pub(super) fn set_sealed(&mut self, block: u32, sequence: u64) {
-        let info = &mut self.blocks[block as usize];
-        (info.state, info.sealed_at) = (BlockState::Sealed, sequence);
-        self.gains += 1;
+        self.change(block, |info| (info.state, info.sealed_at) = (BlockState::Sealed, sequence));
     }
 
     pub(super) fn set_damaged(&mut self, block: u32) {
-        self.blocks[block as usize].state = BlockState::Damaged;
-    }
-
-    /// See the field.
-    pub(super) fn gains(&self) -> u64 {
-        self.gains
+        self.change(block, |info| info.state = BlockState::Damaged);
     }
 
     /// Blocks that are kept as they are, and what of them counts.
     pub(super) fn damaged(&self) -> (u32, u64) {
-        let damaged = self.blocks.iter().filter(|info| info.state == BlockState::Damaged);
-        damaged.fold((0, 0), |(count, live), info| (count + 1, live + info.live))
+        self.damaged
     }
 
     pub(super) fn add_live(&mut self, block: u32, bytes: u64) {
-        let info = &mut self.blocks[block as usize];
-        info.live += bytes;
-        info.longest = info.longest.max(bytes);
+        self.change(block, |info| (info.live, info.longest) = (info.live + bytes, info.longest.max(bytes)));
     }
 
     pub(super) fn remove_live(&mut self, block: u32, bytes: u64) {
-        let info = &mut self.blocks[block as usize];
-        debug_assert!(info.live >= bytes, "{bytes} bytes taken off {} of block {block}", info.live);
-        info.live = info.live.saturating_sub(bytes);
-        if info.state == BlockState::Damaged && info.live == 0 {
-            // Whatever could not be read counts no more.
-            info.state = BlockState::Sealed;
-        }
-        self.gains += 1;
+        let live = self.blocks[block as usize].live;
+        debug_assert!(live >= bytes, "{bytes} bytes taken off {live} of block {block}");
+        self.change(block, |info| {
+            info.live = info.live.saturating_sub(bytes);
+            if info.state == BlockState::Damaged && info.live == 0 {
+                // Whatever could not be read counts no more.
+                info.state = BlockState::Sealed;
+            }
+        });
     }
 
     pub(super) fn open(&self, stream: WriteStream) -> Option<&OpenBlock> {
@@ -165,7 +201,7 @@ impl Blocks {
     }
 
     pub(super) fn set_open(&mut self, stream: WriteStream, open: OpenBlock) {
-        self.blocks[open.block as usize].state = BlockState::Open;
+        self.change(open.block, |info| info.state = BlockState::Open);
         self.open[stream as usize] = Some(open);
     }
 
@@ -176,5 +212,41 @@ impl Blocks {
     /// For a superblock.
     pub(super) fn marks(&self) -> [Option<OpenMark>; 2] {
         WriteStream::BOTH.map(|stream| self.open(stream).map(OpenBlock::mark))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hedgerow_device::Random;
+
+    use super::*;
+
+    /// What is counted with each change is what going through all blocks counts.
+    #[test]
+    fn counts_of_blocks_are_kept() {
+        let geometry = Geometry { page_bytes: 4096, block_bytes: 32 << 10, blocks: 8 };
+        let (mut blocks, mut random) = (Blocks::new(geometry), Random::from_seed(1));
+        let mut seen = (0, 0);
+        for n in 0..20_000 {
+            let block = random.below(8) as u32;
+            let live = blocks.info(block).live;
+            match random.below(40) {
+                0 => blocks.set_free(block, n),
+                1 | 2 => blocks.set_sealed(block, n),
+                3 => blocks.set_damaged(block),
+                4..=18 => blocks.remove_live(block, random.below(1000).min(live)),
+                19 => blocks.remove_live(block, live),
+                20 => drop(blocks.take_free()),
+                _ if live < 30_000 => blocks.add_live(block, random.below(1000)),
+                _ => {}
+            }
+            let count = |is: &dyn Fn(&BlockInfo) -> bool| blocks.all().filter(|(_, info)| is(info)).count();
+            let is_damaged = |info: &BlockInfo| info.state == BlockState::Damaged;
+            let damaged = blocks.all().filter(|(_, info)| is_damaged(info)).map(|(_, info)| info.live).sum();
+            assert_eq!(blocks.victims() as usize, count(&|info| blocks.is_victim(info)));
+            assert_eq!(blocks.damaged(), (count(&is_damaged) as u32, damaged));
+            seen = (seen.0 + blocks.victims(), seen.1 + blocks.damaged().0);
+        }
+        assert!(seen.0 > 1000 && seen.1 > 1000, "{seen:?}");
     }
 }

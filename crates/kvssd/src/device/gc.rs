@@ -12,7 +12,7 @@
 //!    its places are those of no other records.
 
 use super::Device;
-use super::block::{BlockInfo, BlockState, WriteStream};
+use super::block::{GAIN_SHARE_MIN, WriteStream};
 use super::event::Stage;
 use super::manager::{LocatedEntry, one_fewer, one_more};
 use super::page::IndexEntry;
@@ -26,8 +26,6 @@ const FREE_WANTED: usize = 3;
 const FREE_FOR_GC: usize = 1;
 /// Work beyond what the victim's share asks for, in eighths; twice and four times as much while there are many tombstones.
 const PACE_EIGHTHS: u64 = 10;
-/// A victim has at least one part in so many to gain: gc of a whole one costs that many times as much as it gains.
-const GAIN_SHARE_MIN: u64 = 32;
 /// What a look at a record that is not copied counts as, in bytes of copying.
 const LOOK_BYTES: u64 = 8;
 
@@ -52,6 +50,8 @@ pub struct GcCounters {
     pub copied_bytes: u64,
     /// Tombstones that hid nothing any more and were left behind.
     pub tombstones_dropped: u64,
+    /// Times that all blocks were gone through for one to empty.
+    pub choices: u64,
     /// Commands that had to wait for a whole block.
     pub stalls: u64,
     /// Blocks with a live record that cannot be read: they are kept as they are.
@@ -73,8 +73,6 @@ pub(super) struct Gc {
     pub(super) counters: GcCounters,
     /// Key and value of a record that is copied: kept, so that none asks for memory.
     copied: Vec<u8>,
-    /// [`Blocks::gains`](super::block::Blocks::gains) when there was no victim.
-    no_victim_at: Option<u64>,
 }
 
 impl Device {
@@ -109,15 +107,10 @@ impl Device {
         let usable = self.flash.geometry().usable_bytes();
         let victim = self.gc.cycle.as_ref().map(|cycle| cycle.block);
         let victim = match victim {
-            // Until a block has become emptier there is none again.
-            None if self.gc.no_victim_at == Some(self.blocks.gains()) => return Ok(()),
             None => self.choose_victim(),
             under_way => under_way,
         };
-        let Some(victim) = victim else {
-            self.gc.no_victim_at = Some(self.blocks.gains());
-            return Ok(());
-        };
+        let Some(victim) = victim else { return Ok(()) };
         // To gain what is dead in the victim all of it is gone through once.
         let gain = usable.saturating_sub(self.blocks.info(victim).live).max(1);
         let budget = (u128::from(bytes) * u128::from(usable) * u128::from(pace)) / (8 * u128::from(gain));
@@ -175,14 +168,14 @@ impl Device {
         Ok(sealed)
     }
 
-    fn choose_victim(&self) -> Option<u32> {
+    fn choose_victim(&mut self) -> Option<u32> {
+        // Most often there is none: then no block is looked at.
+        if self.blocks.victims() == 0 {
+            return None;
+        }
+        self.gc.counters.choices += 1;
         let usable = self.flash.geometry().usable_bytes();
-        // A copy may leave as much unused at the end of an open block as the longest record. Less than that share is not worth a block's work.
-        let gains = |info: &BlockInfo| {
-            info.state == BlockState::Sealed
-                && info.live + info.longest.max(usable / GAIN_SHARE_MIN) <= usable
-        };
-        let candidates = self.blocks.all().filter(|(_, info)| gains(info));
+        let candidates = self.blocks.all().filter(|(_, info)| self.blocks.is_victim(info));
         // Without a free block only what is left of a cycle that a crash ended surely fits in the open one: no block has less.
         let policy = if self.blocks.free_count() == 0 { GcPolicy::Greedy } else { self.options.gc_policy };
         let chosen = match policy {
@@ -212,7 +205,6 @@ impl Device {
 
     fn keep_damaged(&mut self, block: u32) {
         self.blocks.set_damaged(block);
-        self.damaged = self.blocks.damaged();
         self.gc.counters.damaged_blocks += 1;
         self.gc.cycle = None;
     }
@@ -353,9 +345,6 @@ impl Device {
     pub(super) fn release(&mut self, place: u64, header: &RecordHeader) {
         let charge = (header.record_bytes() + ENTRY_BYTES) as u64;
         self.blocks.remove_live(self.block_of(place), charge);
-        if self.damaged.0 > 0 {
-            self.damaged = self.blocks.damaged();
-        }
         if header.kind == RecordKind::Tombstone {
             self.tombstone_bytes = self.tombstone_bytes.saturating_sub(charge);
         }

@@ -209,7 +209,7 @@ impl Device {
     }
 
     /// Writes a record over the one that was found, and has everything know of it.
-    fn write(&mut self, hash: u64, found: Option<FoundRecord>, new: &NewRecord<'_>) -> Result<()> {
+    fn write(&mut self, hash: u64, mut found: Option<FoundRecord>, new: &NewRecord<'_>) -> Result<()> {
         let len = record_bytes(new.key.len(), new.value.len());
         if self.sequence + 1 >= SEQUENCE_MAX {
             return Err(KvError::NumbersSpent { what: "changes", max: SEQUENCE_MAX - 1 });
@@ -220,16 +220,10 @@ impl Device {
         let old_logical = old_pair.map_or(0, |old| old.logical_bytes());
         if is_pair {
             self.spaces.check_room(new.space, old_logical, logical)?;
-            self.check_room((len + ENTRY_BYTES) as u64, found)?;
+            found = self.check_room((len + ENTRY_BYTES) as u64, hash, found, new)?;
         }
         self.ensure_free(len)?;
-        // Gc may have copied the record that was found, or have dropped a tombstone.
-        let found = match found {
-            Some(found) if found.changes != self.index.changes() => {
-                self.find_record(hash, new.space, new.key)?
-            }
-            unchanged => unchanged,
-        };
+        let found = self.found_now(hash, found, new)?;
         let header = RecordHeader {
             sequence: self.sequence + 1,
             value_bytes: new.value.len() as u32,
@@ -283,30 +277,60 @@ impl Device {
         }
     }
 
-    /// Refuses what the device has no room for. Where deletions are in the way that gc has not come by yet, it works on one block before that, and no more: who comes again finds
-    /// more room, until there is none to be had.
-    fn check_room(&mut self, needed: u64, found: Option<FoundRecord>) -> Result<()> {
-        let (freed, freed_tombstone) = match found {
+    /// What was found, as it is now: gc may have copied the record, or have dropped a tombstone.
+    fn found_now(
+        &self,
+        hash: u64,
+        found: Option<FoundRecord>,
+        new: &NewRecord<'_>,
+    ) -> Result<Option<FoundRecord>> {
+        match found {
+            Some(found) if found.changes != self.index.changes() => {
+                self.find_record(hash, new.space, new.key)
+            }
+            unchanged => Ok(unchanged),
+        }
+    }
+
+    /// Bytes that a write over what was found frees, and what of them are a tombstone's.
+    fn freed_by(found: Option<FoundRecord>) -> (u64, u64) {
+        match found {
             Some(found) if found.entry.is_tombstone => (found.charge(), found.charge()),
             Some(found) => (found.charge(), 0),
             None => (0, 0),
-        };
-        let fits = |device: &Device| {
-            let before = device.charged_bytes(device.used_bytes, device.tombstone_bytes);
-            let tombstones = device.tombstone_bytes.saturating_sub(freed_tombstone);
-            let used = (device.used_bytes + needed).saturating_sub(freed).max(tombstones);
-            let after = device.charged_bytes(used, tombstones);
-            after <= before || after <= device.capacity_bytes()
-        };
-        if fits(self) {
-            return Ok(());
         }
-        let more = needed.saturating_sub(freed);
-        let pairs = self.used_bytes - self.tombstone_bytes;
+    }
+
+    /// Whether there is room for so many bytes over what was found.
+    fn has_room(&self, needed: u64, found: Option<FoundRecord>) -> bool {
+        let (freed, freed_tombstone) = Device::freed_by(found);
+        let before = self.charged_bytes(self.used_bytes, self.tombstone_bytes);
+        let tombstones = self.tombstone_bytes.saturating_sub(freed_tombstone);
+        let used = (self.used_bytes + needed).saturating_sub(freed).max(tombstones);
+        let after = self.charged_bytes(used, tombstones);
+        after <= before || after <= self.capacity_bytes()
+    }
+
+    /// Refuses what the device has no room for. Gives back what was found, as it is then. Where deletions are in the way that gc has not come by yet, it works on one block before that, and no more: who comes again finds
+    /// more room, until there is none to be had.
+    fn check_room(
+        &mut self,
+        needed: u64,
+        hash: u64,
+        mut found: Option<FoundRecord>,
+        new: &NewRecord<'_>,
+    ) -> Result<Option<FoundRecord>> {
+        if self.has_room(needed, found) {
+            return Ok(found);
+        }
+        let more = needed.saturating_sub(Device::freed_by(found).0);
+        let pairs = self.used_bytes.saturating_sub(self.tombstone_bytes);
         if pairs + more <= self.capacity_bytes() && (self.collect(u64::MAX)? || self.seal_for_gc()?) {
             self.gc.counters.stalls += 1;
-            if fits(self) {
-                return Ok(());
+            // A tombstone that gc has just freed is not freed again by this write.
+            found = self.found_now(hash, found, new)?;
+            if self.has_room(needed, found) {
+                return Ok(found);
             }
         }
         Err(KvError::DeviceFull { needed: more.max(self.free_bytes() + 1), free: self.free_bytes() })

@@ -51,7 +51,7 @@ struct FoundBlock {
 
 impl Device {
     pub(super) fn recover(flash: Flash, options: DeviceOptions) -> Result<Device> {
-        let blocks = Blocks::new(flash.geometry().blocks);
+        let blocks = Blocks::new(flash.geometry());
         let sequence = flash.superblock().watermark;
         let mut device = Device {
             flash,
@@ -66,7 +66,6 @@ impl Device {
             durable_sequence: sequence,
             used_bytes: 0,
             tombstone_bytes: 0,
-            damaged: (0, 0),
             queue: std::collections::VecDeque::new(),
             next_hashes: Vec::new(),
             group_delete: None,

@@ -88,7 +88,7 @@ impl Geometry {
         u64::from(self.block_bytes) - (TRAILER_BYTES + END_BYTES) as u64
     }
 
-    /// Bytes that pairs may take. What a block has left where no further record fits is not counted, and one part in sixteen is kept free so that gc
+    /// Bytes that pairs may take. What a block has left where no further record fits is not counted, a sixteenth at least, and one part in sixteen is kept free so that gc
     /// always gains: so much fits whatever lies where.
     pub fn capacity_bytes(&self) -> u64 {
         self.capacity_without(0)
@@ -96,7 +96,13 @@ impl Geometry {
 
     /// The capacity without so many blocks.
     pub(crate) fn capacity_without(&self, blocks: u32) -> u64 {
-        self.counted_blocks(blocks) * (self.usable_bytes() - self.charge_max()) / 16 * 15
+        self.counted_blocks(blocks) * (self.usable_bytes() - self.unused_max()) / 16 * 15
+    }
+
+    /// Bytes of a block that are not counted on, for a longest record that does not fit. In blocks of 64 MiB and more that is less than a sixteenth, and a sixteenth is kept all the same: tombstones of pairs as short as
+    /// themselves would take more than their part of what is kept free otherwise, before any block had as much garbage as makes it worth emptying.
+    fn unused_max(&self) -> u64 {
+        self.charge_max().max(self.usable_bytes() / 16)
     }
 
     fn counted_blocks(&self, without: u32) -> u64 {
@@ -167,10 +173,10 @@ mod tests {
     /// What the promise of [`Geometry::tombstones_beside`] rests on.
     #[test]
     fn three_quarters_of_what_is_kept_free_are_more_than_a_record_a_block() {
-        for block_bytes in [32 << 10, 64 << 10, 1 << 20, 16 << 20, 32 << 20, 512 << 20] {
+        for block_bytes in [32 << 10, 64 << 10, 1 << 20, 16 << 20, 32 << 20, 64 << 20, 512 << 20] {
             let geometry = Geometry { page_bytes: 4096, block_bytes, blocks: 64 };
             let kept = geometry.tombstones_beside(0) * 3;
-            assert!(kept > geometry.counted_blocks(0) * geometry.charge_max(), "{geometry:?}");
+            assert!(kept > geometry.counted_blocks(0) * geometry.unused_max(), "{geometry:?}");
         }
     }
 

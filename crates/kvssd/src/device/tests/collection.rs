@@ -242,3 +242,101 @@ fn a_damaged_block_is_taken_off_the_capacity() {
     }
     assert_eq!(device.info().capacity_bytes, capacity);
 }
+
+/// On a full device keys are stored again whose tombstones gc frees while it makes room for that: each is freed once, and no more is in use than there is room for.
+#[test]
+fn a_tombstone_that_gc_frees_makes_room_once() {
+    let mut waited = 0;
+    for seed in 0..4 {
+        let mut device = in_memory(SMALL, DeviceOptions::default());
+        let space = create_space(&mut device, b"one", 0);
+        let mut random = Random::from_seed(seed);
+        let (mut keys, mut next) = (Vec::new(), 0u64);
+        for round in 0..60 {
+            while store(&mut device, space, &next.to_le_bytes(), &[]).is_ok() {
+                keys.push(next);
+                next += 1;
+            }
+            let gone: Vec<u64> =
+                (0..400).map(|_| keys.swap_remove(random.below(keys.len() as u64) as usize)).collect();
+            for n in &gone {
+                delete(&mut device, space, &n.to_le_bytes()).unwrap();
+            }
+            for n in gone {
+                let stalls = device.gc_counters().stalls;
+                let value = vec![8; random.below(60) as usize];
+                if store(&mut device, space, &n.to_le_bytes(), &value).is_ok() {
+                    keys.push(n);
+                }
+                waited += device.gc_counters().stalls - stalls;
+                let info = device.info();
+                assert!(info.used_bytes <= info.capacity_bytes, "{seed}, {round}: {info:?}");
+            }
+            let live: u64 = device.blocks_in_use().iter().map(|(_, live)| live).sum();
+            assert_eq!(device.used_bytes, live, "{seed}, {round}");
+        }
+    }
+    assert!(waited > 100, "{waited} commands waited for a block");
+}
+
+/// All blocks are gone through once for each that is emptied, and not with each command while tombstones ask for gc and no block is worth it yet.
+#[test]
+fn no_command_goes_through_all_blocks_for_nothing() {
+    let geometry = Geometry { page_bytes: 4096, block_bytes: 1 << 20, blocks: 24 };
+    let mut device = in_memory(geometry, DeviceOptions::default());
+    let space = create_space(&mut device, b"one", 0);
+    let mut keys = Vec::new();
+    while store(&mut device, space, &keys.len().to_le_bytes(), &[]).is_ok() {
+        keys.push(keys.len());
+    }
+    let (mut random, mut most, before) = (Random::from_seed(1), 0, device.gc_counters());
+    for _ in 0..keys.len() / 20 {
+        let n = keys.swap_remove(random.below(keys.len() as u64) as usize);
+        delete(&mut device, space, &n.to_le_bytes()).unwrap();
+        most = most.max(device.tombstone_bytes);
+    }
+    let after = device.gc_counters();
+    let (choices, cycles) = (after.choices - before.choices, after.cycles - before.cycles);
+    assert!(most * 2 > device.tombstones_beside(), "{most} bytes of tombstones");
+    assert!(choices <= 2 * cycles + 4, "{choices} choices for {cycles} cycles");
+}
+
+/// At each size of blocks a device that is full of pairs as small as their tombstones has room for what is deleted and replaced, at random.
+#[test]
+fn a_full_device_of_small_pairs_evicts_whatever_its_blocks() {
+    for (block_bytes, blocks, key_bytes) in
+        [(32 << 10, 8, 8), (32 << 10, 64, 8), (1 << 20, 16, 8), (16 << 20, 8, 250), (64 << 20, 8, 250)]
+    {
+        let geometry = Geometry { page_bytes: 4096, block_bytes, blocks };
+        let mut device = in_memory(geometry, DeviceOptions::default());
+        let space = create_space(&mut device, b"one", 0);
+        let of = |n: u64| {
+            let mut of = n.to_be_bytes().to_vec();
+            of.resize(key_bytes, b'.');
+            of
+        };
+        let (mut keys, mut next) = (Vec::new(), 0);
+        while store(&mut device, space, &of(next), &[]).is_ok() {
+            keys.push(next);
+            next += 1;
+        }
+        let (mut random, mut refused) = (Random::from_seed(1), 0);
+        let before = device.gc_counters();
+        let turns = keys.len().min(100_000);
+        for _ in 0..turns {
+            let n = random.below(keys.len() as u64) as usize;
+            delete(&mut device, space, &of(keys.swap_remove(n))).unwrap();
+            match store(&mut device, space, &of(next), &[]) {
+                Ok(_) => keys.push(next),
+                Err(KvError::DeviceFull { .. }) => refused += 1,
+                Err(error) => panic!("{error}"),
+            }
+            next += 1;
+        }
+        let (after, info) = (device.gc_counters(), device.info());
+        let stalls = after.stalls - before.stalls;
+        let told =
+            format!("{geometry:?}: {refused} refused, {stalls} stalls of {turns}, {info:?}, {after:?}");
+        assert!(refused == 0 && stalls * 100 <= turns as u64, "{told}");
+    }
+}
