@@ -4,6 +4,7 @@ mod collection;
 mod commands;
 mod crashes;
 mod damage;
+mod early;
 mod model;
 mod repairs;
 
