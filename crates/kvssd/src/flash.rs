@@ -302,7 +302,11 @@ impl Flash {
         let fits = |entry: &FooterEntry| {
             u64::from(entry.unit) * UNIT_BYTES as u64 + entry.header.record_bytes() as u64 <= records_end
         };
-        Ok(listed.filter(|listed| listed.entries.iter().all(fits)))
+        // Records lie one behind another: whatever lists one twice, or two that overlap, was not written by a device.
+        let end = |entry: &FooterEntry| entry.unit as usize + entry.header.record_bytes() / UNIT_BYTES;
+        let in_order =
+            |listed: &BlockFooter| listed.entries.windows(2).all(|two| end(&two[0]) <= two[1].unit as usize);
+        Ok(listed.filter(|listed| listed.entries.iter().all(fits) && in_order(listed)))
     }
 
     /// Writes zeros to a block behind its records, durably: what a power cut left there is never found again.

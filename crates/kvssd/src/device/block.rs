@@ -181,9 +181,8 @@ impl Blocks {
     }
 
     pub(super) fn remove_live(&mut self, block: u32, bytes: u64) {
-        let live = self.blocks[block as usize].live;
-        debug_assert!(live >= bytes, "{bytes} bytes taken off {live} of block {block}");
         self.change(block, |info| {
+            // Only a forged footer says less of a record than the record itself.
             info.live = info.live.saturating_sub(bytes);
             if info.state == BlockState::Damaged && info.live == 0 {
                 // Whatever could not be read counts no more.

@@ -232,8 +232,12 @@ impl Device {
         let mut copied = std::mem::take(&mut self.gc.copied);
         let read = self.read_whole(place, &mut copied);
         let copy = read.and_then(|header| {
-            let header = RecordHeader { relocated: true, ..header };
             let (key, value) = copied.split_at(usize::from(header.key_bytes));
+            if header != entry.header || self.hash(header.space, key) != entry.hash {
+                let offset = place * UNIT_BYTES as u64;
+                return Err(KvError::Damaged { offset, what: "a record as its footer lists it" });
+            }
+            let header = RecordHeader { relocated: true, ..header };
             Ok((header, self.append(WriteStream::Cold, entry.hash, &header, key, value)?))
         });
         self.gc.copied = copied;

@@ -17,7 +17,7 @@ use crate::command::{
     push_entry,
 };
 use crate::flash::footer::ENTRY_BYTES;
-use crate::flash::record::{RecordHeader, RecordKind, SEQUENCE_MAX, record_bytes};
+use crate::flash::record::{RecordHeader, RecordKind, SEQUENCE_MAX, UNIT_BYTES, record_bytes};
 
 /// Hashes that one batch of an iterator looks up, and groups that it passes over.
 const BATCH_LOOKS: usize = 4096;
@@ -151,10 +151,22 @@ impl Device {
                 },
             };
             if header.space == space && of == key {
+                self.check_kind(&located, &header)?;
                 return Ok(Some(self.found_record(located, header)));
             }
         }
         Ok(None)
+    }
+
+    /// Refuses a record that is something else than the footer of its block said: with checksums that are right only a forged one is.
+    fn check_kind(&self, located: &LocatedEntry, header: &RecordHeader) -> Result<()> {
+        let offset = located.entry.place * UNIT_BYTES as u64;
+        let is_same = located.entry.is_tombstone == (header.kind == RecordKind::Tombstone);
+        if is_same {
+            Ok(())
+        } else {
+            Err(KvError::Damaged { offset, what: "a record as its footer lists it" })
+        }
     }
 
     fn found_record(&self, located: LocatedEntry, header: RecordHeader) -> FoundRecord {
@@ -519,7 +531,16 @@ impl Device {
                 continue;
             }
             match self.prefix(located.entry.place) {
+                // Another key than the footer of its block said: it would come under its own hash, too.
+                Ok((header, key)) if self.hash(header.space, key) != hash => {
+                    let offset = located.entry.place * UNIT_BYTES as u64;
+                    unreadable = Some(KvError::Damaged { offset, what: "a record as its footer lists it" });
+                }
                 Ok((header, key)) => {
+                    if let Err(error) = self.check_kind(&located, &header) {
+                        unreadable = Some(error);
+                        continue;
+                    }
                     if header.space == space && group_of(key) == group && (after.is_empty() || key > after) {
                         keys.push((key.to_vec(), self.found_record(located, header)));
                     }

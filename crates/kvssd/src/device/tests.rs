@@ -5,6 +5,7 @@ mod commands;
 mod crashes;
 mod damage;
 mod early;
+mod hostile;
 mod model;
 mod repairs;
 
