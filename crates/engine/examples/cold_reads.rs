@@ -12,37 +12,27 @@
 #[path = "shared/arguments.rs"]
 #[allow(dead_code, reason = "its store has other options")]
 mod arguments;
+#[path = "shared/disk.rs"]
+mod disk;
 #[path = "shared/rows.rs"]
 #[allow(dead_code, reason = "its keys do not rise")]
 mod rows;
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Instant;
 
 use arguments::Arguments;
+use disk::{Fio, cpu_seconds, disk_reads};
 use hedgerow::{Db, FieldId, Options, Table, Value};
 use hedgerow_device::Random;
 use rows::{FIELD_BYTES, FIELDS, make_table};
 
 /// More rows than a block has.
 const APART: u64 = 8;
+/// Bytes of a block of a sorted table.
+const BLOCK_BYTES: u32 = 8 << 10;
 /// Rows of a scan.
 const SCANNED: usize = 100;
-
-/// User and system time of this process so far, in seconds.
-fn cpu_seconds() -> f64 {
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
-    let after_name = stat.rsplit_once(')').unwrap().1;
-    let ticks: u64 = after_name.split_whitespace().skip(11).take(2).map(|n| n.parse::<u64>().unwrap()).sum();
-    ticks as f64 / 100.0
-}
-
-/// Reads that the disk has done, for whomever.
-fn disk_reads(disk: &str) -> u64 {
-    let stat = std::fs::read_to_string(format!("/sys/block/{disk}/stat")).unwrap_or_default();
-    stat.split_whitespace().next().map_or(0, |reads| reads.parse().unwrap())
-}
 
 /// Rising with `n`.
 fn key_of(n: u64) -> [u8; 16] {
@@ -87,16 +77,6 @@ impl Run<'_> {
         self.arguments.text("only").is_none_or(|only| only.split(',').any(|name| name == part))
     }
 
-    /// The page cache forgets the files.
-    fn forget(&self) {
-        for file in &self.files {
-            let input = format!("if={}", file.display());
-            let dropped =
-                Command::new("dd").args([&input, "iflag=nocache", "count=0", "status=none"]).status();
-            assert!(dropped.unwrap().success());
-        }
-    }
-
     /// Rows to read: in random order, no two within [`APART`].
     fn places(&self, seed: u64) -> Vec<u64> {
         let mut random = Random::from_seed(seed);
@@ -126,7 +106,7 @@ impl Run<'_> {
         if rows > 1 {
             places.truncate(places.len() / 10);
         }
-        self.forget();
+        disk::forget(&self.files);
         let metrics = || self.db.metrics().sorted_tables;
         let before = (metrics(), disk_reads(&self.disk), cpu_seconds(), Instant::now());
         let mut taken: Vec<u32> = std::thread::scope(|scope| {
@@ -162,36 +142,16 @@ impl Run<'_> {
         );
     }
 
-    /// What `fio` does with requests of `bytes` at this depth.
-    fn fio(&self, (depth, jobs): (usize, usize), engine: &str, is_direct: bool) {
-        let name = format!("fio-{engine}-{}{}", depth * jobs, if is_direct { "-direct" } else { "" });
+    /// What `fio` does with requests of a block at this depth.
+    fn fio(&self, (depth, jobs): (usize, usize), engine: &'static str, is_direct: bool) {
         if !self.is_wanted("fio") {
             return;
         }
-        self.forget();
-        let files: Vec<String> = self.files.iter().map(|file| file.display().to_string()).collect();
-        let mut fio = Command::new("fio");
-        fio.args(["--name=cold", "--readonly", "--rw=randread", "--bs=8k", "--minimal", "--group_reporting"]);
-        fio.args(["--thread", "--time_based", "--runtime=2", "--randrepeat=0", "--fadvise_hint=random"]);
-        fio.args([format!("--ioengine={engine}"), format!("--iodepth={depth}"), format!("--numjobs={jobs}")]);
-        fio.args([format!("--direct={}", u8::from(is_direct)), format!("--filename={}", files.join(":"))]);
-        let Ok(output) = fio.output() else { return println!("{name:<16} is not installed") };
-        let text = String::from_utf8(output.stdout).unwrap();
-        let fields: Vec<&str> = text.trim().split(';').collect();
-        let number = |n: usize| fields[n].trim_end_matches('%').parse::<f64>().unwrap();
-        // The third version of its terse lines: requests a second, then percentiles by name, and shares of a processor near the end.
-        let percentile = |name: &str| {
-            let found = fields.iter().find_map(|field| field.strip_prefix(name)).unwrap();
-            found.parse::<f64>().unwrap()
-        };
-        println!(
-            "{name:<16} {:>8.0}/s {:>6.2} us of CPU; a request p50 {:>7.1} p99 {:>7.1} p99.9 {:>7.1} us",
-            number(7),
-            (number(87) + number(88)) / 100.0 * jobs as f64 * 1e6 / number(7),
-            percentile("50.000000%="),
-            percentile("99.000000%="),
-            percentile("99.900000%=")
-        );
+        let fio = Fio { request_bytes: BLOCK_BYTES, depth, jobs, engine, is_direct, seconds: 2 };
+        match fio.read(&self.files) {
+            Some((told, _)) => println!("{told}"),
+            None => println!("{:<16} is not installed", fio.name()),
+        }
     }
 
     fn round(&self, round: u64) {
@@ -244,12 +204,7 @@ fn main() {
         load(&table, &ids, rows, arguments.number("left", 100));
         table
     };
-    let mut files: Vec<PathBuf> = std::fs::read_dir(directory.join("capacity"))
-        .unwrap()
-        .map(|file| file.unwrap().path())
-        .filter(|path| path.extension().is_some_and(|end| end == "sst"))
-        .collect();
-    files.sort();
+    let files = disk::sorted_table_files(&directory);
     let disk = arguments.text("disk").unwrap_or("vda").to_owned();
     let reads = arguments.number("reads", 60_000);
     let run = Run { arguments: &arguments, table: &table, db: &db, files, rows, reads, disk };
