@@ -28,6 +28,8 @@ mod write;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 pub use self::operation::{ClientAnswer, ClientCall, ClientCounters, Condition, Outcome, Request};
+#[cfg(test)]
+pub(crate) use self::slab::Slab;
 use crate::fabric::{Nanos, NodeId, OpResult, PostError, PostResult, SessionId};
 use crate::machine::{In, Out};
 use crate::object::{Generation, object_units};
@@ -36,6 +38,7 @@ use crate::repairs::Repairs;
 use crate::wire::{DOUBTS_MAX, Doubt, Message, Verdict};
 use cache::SlotCache;
 use operation::{Next, Operation, Step};
+#[cfg(not(test))]
 use slab::Slab;
 use slot_change::Phase;
 use space::Space;
@@ -265,6 +268,8 @@ impl Client {
         }
         self.view = Some(view);
         self.preparing = self.preparing.filter(|&epoch| epoch > view.epoch);
+        // Who is asked for the next epoch already said what does not count: that it works in the one before.
+        self.was_reported = false;
         self.cache.clear();
         let ids: Vec<u32> = self.operations.keys().copied().collect();
         for &id in &ids {

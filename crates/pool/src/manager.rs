@@ -10,7 +10,7 @@
 //! 3. Slots whose copies differ are made one (`manager/repair.rs`).
 //! 4. *View* goes to all sessions: the new configuration, and what became of the changes that they named.
 //!
-//! Whoever fails in between begins this again, with the next number. Each message is repeated until it is answered.
+//! Whoever fails in between begins this again, with the next number, and no repair begins before what the last one posted is done. Each message is repeated until it is answered.
 
 mod repair;
 
@@ -102,6 +102,8 @@ pub struct Manager {
     /// What the last transition came to, for sessions that named doubts.
     verdicts: BTreeMap<u16, Vec<Verdict>>,
     transition: Option<Transition>,
+    /// Tags of posts that are not done, those for epochs that were begun again among them.
+    posts: BTreeSet<u64>,
     /// The tick that was asked for and did not come yet.
     asked_for: Option<Nanos>,
     counters: ManagerCounters,
@@ -128,6 +130,7 @@ impl Manager {
             joining: BTreeMap::new(),
             verdicts: BTreeMap::new(),
             transition: None,
+            posts: BTreeSet::new(),
             asked_for: None,
             counters: ManagerCounters::default(),
         }
@@ -333,7 +336,12 @@ impl Manager {
             .removed
             .iter()
             .all(|&session| nodes().all(|node| transition.fenced.contains(&(node, session))));
-        prepared && (fenced || !self.repairs.fence) && nodes().all(|node| transition.ready.contains(&node))
+        // What a repair that is begun again had posted would overwrite, late, what others have written since.
+        let settled = self.posts.is_empty() || !self.repairs.settle;
+        prepared
+            && settled
+            && (fenced || !self.repairs.fence)
+            && nodes().all(|node| transition.ready.contains(&node))
     }
 
     fn repair_if_quiet(&mut self, out: &mut ManagerOuts) {
@@ -346,21 +354,24 @@ impl Manager {
         let (before, after) = (self.living, self.next_living(transition));
         let mut repair = Repair::new(self.layout, before, after, doubtful, self.repairs.align_copies);
         let epoch = transition.epoch;
-        Manager::post(epoch, repair.begin(), out);
+        let posts = repair.begin();
+        self.post(epoch, posts, out);
         if let Some(transition) = &mut self.transition {
             transition.repair = Some(repair);
         }
         self.commit_if_repaired(out);
     }
 
-    fn post(epoch: u32, posts: Vec<repair::RepairPost>, out: &mut ManagerOuts) {
+    fn post(&mut self, epoch: u32, posts: Vec<repair::RepairPost>, out: &mut ManagerOuts) {
         for (number, to, batch) in posts {
             let tag = u64::from(epoch) << 32 | u64::from(number);
+            self.posts.insert(tag);
             out.push(Out::Post { session: SessionId::OF_THE_POOL, to, batch, tag });
         }
     }
 
     fn done(&mut self, tag: u64, result: PostResult, out: &mut ManagerOuts) {
+        self.posts.remove(&tag);
         let Some(transition) = self.transition.as_mut().filter(|t| u64::from(t.epoch) == tag >> 32) else {
             return;
         };
@@ -368,7 +379,7 @@ impl Manager {
         if let (Some(repair), Ok(results)) = (&mut transition.repair, result) {
             let posts = repair.done(tag as u32, results);
             let epoch = transition.epoch;
-            Manager::post(epoch, posts, out);
+            self.post(epoch, posts, out);
         }
         self.commit_if_repaired(out);
     }

@@ -1,6 +1,6 @@
 //! Which repairs of the published protocols are in force.
 //!
-//! Owns the list. All are, but in tests that show what each is for: the switches can be turned by this crate's tests only. `late_reads`, `fence` and `drain` have no such test yet.
+//! Owns the list. All are, but in tests that show what each is for: the switches can be turned by this crate's tests only.
 
 /// What is done beyond what the papers print.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -21,6 +21,8 @@ pub(crate) struct Repairs {
     pub(crate) fence: bool,
     /// Clients wait for their posts before they say that they are prepared.
     pub(crate) drain: bool,
+    /// A repair that is begun again waits for the posts of the one before.
+    pub(crate) settle: bool,
     /// Slots whose copies differ are made one when a node is given up.
     pub(crate) align_copies: bool,
     /// Clients are told what became of their doubtful changes. Without: they do them again.
@@ -37,6 +39,7 @@ impl Repairs {
         checksum: true,
         fence: true,
         drain: true,
+        settle: true,
         align_copies: true,
         verdicts: true,
     };

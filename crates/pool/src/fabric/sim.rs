@@ -7,7 +7,7 @@
 //! node that crashes leaves its flights behind: some are cut short, some go on, some of those late. A memory node that crashes executes nothing more, and of what it executed it may
 //! not have told.
 
-mod memory;
+pub(crate) mod memory;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

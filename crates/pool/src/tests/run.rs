@@ -5,16 +5,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use hedgerow_device::Random;
 use hedgerow_sim::{Call, Effect, History, Precondition};
 
-use crate::bucket::{KeyHash, slot_offset, table_slots};
+use super::memory_check::check_memory;
 use crate::client::{ClientAnswer, ClientCall, ClientCounters, ClientOptions, Condition, Outcome, Request};
 use crate::cluster::{Cluster, ClusterOptions};
 use crate::fabric::sim::{SimCounters, SimOptions};
 use crate::fabric::{Nanos, NodeId};
 use crate::manager::{ManagerCall, ManagerCounters, ManagerOptions};
-use crate::object::{Generation, Object, ObjectKind};
-use crate::region::{MemoryNode, PoolLayout, SlotId};
+use crate::object::Generation;
+use crate::region::{MemoryNode, PoolLayout};
 use crate::repairs::Repairs;
-use crate::word::SlotWord;
 
 /// What a run is made of.
 #[derive(Debug, Clone, Copy)]
@@ -30,6 +29,8 @@ pub(super) struct Plan {
     pub(super) compute_crash_one_in: u64,
     pub(super) suspicion_one_in: u64,
     pub(super) memory_losses: u64,
+    /// A second memory node is lost before the configuration without the first one begins.
+    pub(super) loses_two_at_once: bool,
     /// Of ten calls: so many are reads, so many of the writes have conditions.
     pub(super) reads: u64,
     pub(super) conditional: u64,
@@ -61,6 +62,7 @@ impl Plan {
             compute_crash_one_in: 60,
             suspicion_one_in: 120,
             memory_losses: seed % 3,
+            loses_two_at_once: seed.is_multiple_of(2),
             reads: 4,
             conditional: 3,
             deletes: 3,
@@ -114,6 +116,7 @@ pub(super) struct Run {
 enum Later {
     Suspect(NodeId),
     Restart(NodeId),
+    Lose(MemoryNode),
     Lost(MemoryNode),
 }
 
@@ -205,6 +208,10 @@ impl Run {
         for (_, what) in due {
             match what {
                 Later::Suspect(node) => self.cluster.tell_manager(ManagerCall::Suspect(node)),
+                Later::Lose(node) => {
+                    let told_at = now + self.random.below(60_000);
+                    self.lose(node, told_at);
+                }
                 Later::Lost(node) => self.cluster.tell_manager(ManagerCall::MemoryLost(node)),
                 Later::Restart(node) => {
                     self.down.remove(&node);
@@ -297,10 +304,21 @@ impl Run {
                 && !self.later.iter().any(|(_, l)| matches!(l, Later::Lost(_)))
             {
                 self.losses += 1;
-                self.cluster.crash_memory(node);
-                self.later.push((soon, Later::Lost(node)));
+                self.lose(node, soon);
+                let next = MemoryNode((node.0 + 1) % self.plan.layout.memory_nodes);
+                if self.plan.loses_two_at_once && self.losses < self.plan.memory_losses {
+                    // About when the manager hears of the first one, or repairs what it left behind.
+                    self.losses += 1;
+                    self.later.push((soon + self.random.below(60_000), Later::Lose(next)));
+                }
             }
         }
+    }
+
+    /// A memory node crashes, and the manager hears of it at some time.
+    fn lose(&mut self, node: MemoryNode, told_at: Nanos) {
+        self.cluster.crash_memory(node);
+        self.later.push((told_at, Later::Lost(node)));
     }
 
     fn record_open(&mut self, pending: &Pending) {
@@ -352,45 +370,10 @@ impl Run {
         Ok(())
     }
 
-    fn word(&self, node: MemoryNode, id: SlotId) -> SlotWord {
-        let table = self.plan.layout.table_address(id.partition);
-        let memory = self.cluster.fabric().memory(node, table.region).unwrap();
-        let at = table.offset as usize + slot_offset(id.slot) as usize;
-        SlotWord(u64::from_le_bytes(*memory[at..].first_chunk().unwrap()))
-    }
-
-    /// At the end all copies agree, no key is in two slots, and nothing that a slot leads to is free.
     fn check_memory(&self) -> Result<(), String> {
-        let (layout, living) = (&self.plan.layout, self.cluster.manager().living());
-        let mut keys = BTreeSet::new();
-        for partition in 0..layout.partitions() {
-            let region = layout.table_address(partition).region;
-            let nodes = layout.living_replicas(region, living);
-            for id in (0..table_slots(layout.groups)).map(|slot| SlotId { partition, slot }) {
-                let words: Vec<SlotWord> = nodes.iter().map(|&node| self.word(node, id)).collect();
-                if words.iter().any(|word| *word != words[0]) {
-                    return Err(format!("the copies of {id:?} are {words:?}"));
-                }
-                let Some(live) = words[0].as_live() else { continue };
-                for node in layout.living_replicas(live.address.region, living) {
-                    let memory = self.cluster.fabric().memory(node, live.address.region).unwrap();
-                    let bytes = &memory[live.address.offset as usize..][..live.object_bytes()];
-                    let object = Object::decode(bytes).map_err(|error| format!("{id:?}: {error}"))?;
-                    if KeyHash::of(object.key).partition(layout.partition_bits) != partition {
-                        return Err(format!("{id:?} has a key of another partition"));
-                    }
-                    if object.kind != ObjectKind::Claim && !keys.insert((node, object.key.to_vec())) {
-                        return Err(format!("{:?} is in two slots", object.key));
-                    }
-                }
-                let slabs = (0..NODES).filter_map(|node| self.cluster.client(NodeId(node))).map(|c| c.slab());
-                for slab in slabs.filter(|slab| slab.owns(live.address)) {
-                    if slab.units_at(live.address) != Some(live.units) {
-                        return Err(format!("{:?} is free, and {id:?} leads to it", live.address));
-                    }
-                }
-            }
-        }
-        Ok(())
+        let slabs: Vec<_> =
+            (0..NODES).filter_map(|node| self.cluster.client(NodeId(node))).map(|c| c.slab()).collect();
+        let memory = |node, region| self.cluster.fabric().memory(node, region);
+        check_memory(&self.plan.layout, self.cluster.manager().living(), memory, &slabs)
     }
 }

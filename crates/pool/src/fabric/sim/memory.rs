@@ -11,18 +11,18 @@ use crate::fabric::{OpResult, PostError, PostResult, RemoteOp};
 
 /// A part of an operation: bytes from its beginning.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Piece {
+pub(crate) struct Piece {
     from: usize,
     to: usize,
 }
 
 impl Piece {
-    pub(super) fn whole(op: &RemoteOp) -> Piece {
+    pub(crate) fn whole(op: &RemoteOp) -> Piece {
         Piece { from: 0, to: op.extent().1 }
     }
 
     /// Up to four pieces; one of 8 bytes and of atomics.
-    pub(super) fn by_chance(op: &RemoteOp, random: &mut Random) -> Vec<Piece> {
+    pub(crate) fn by_chance(op: &RemoteOp, random: &mut Random) -> Vec<Piece> {
         let (at, len) = op.extent();
         let words = len / 8;
         if op.is_atomic() || words < 2 || !at.offset.is_multiple_of(8) {
@@ -38,7 +38,7 @@ impl Piece {
 }
 
 /// What is to become the result of an operation.
-pub(super) fn room_for(op: &RemoteOp) -> OpResult {
+pub(crate) fn room_for(op: &RemoteOp) -> OpResult {
     match op {
         RemoteOp::Read(_, len) => OpResult::Bytes(vec![0; *len as usize]),
         RemoteOp::Write(..) => OpResult::Written,
@@ -47,7 +47,7 @@ pub(super) fn room_for(op: &RemoteOp) -> OpResult {
 }
 
 /// The bytes of a result, for a trace.
-pub(super) fn result_bytes(result: &PostResult, out: &mut Vec<u8>) {
+pub(crate) fn result_bytes(result: &PostResult, out: &mut Vec<u8>) {
     match result {
         Err(PostError::Lost) => out.push(1),
         Err(PostError::Fenced) => out.push(2),
@@ -64,22 +64,22 @@ pub(super) fn result_bytes(result: &PostResult, out: &mut Vec<u8>) {
     }
 }
 
-#[derive(Debug, Clone, Default)]
-pub(super) struct NodeMemory {
+#[derive(Debug, Clone, Default, Hash)]
+pub(crate) struct NodeMemory {
     regions: BTreeMap<u16, Vec<u8>>,
 }
 
 impl NodeMemory {
-    pub(super) fn export(&mut self, region: u16, bytes: Vec<u8>) {
+    pub(crate) fn export(&mut self, region: u16, bytes: Vec<u8>) {
         self.regions.insert(region, bytes);
     }
 
-    pub(super) fn region(&self, region: u16) -> Option<&[u8]> {
+    pub(crate) fn region(&self, region: u16) -> Option<&[u8]> {
         self.regions.get(&region).map(Vec::as_slice)
     }
 
     /// Whether the operation is inside of the memory, and aligned.
-    pub(super) fn has(&self, op: &RemoteOp) -> bool {
+    pub(crate) fn has(&self, op: &RemoteOp) -> bool {
         let (at, len) = op.extent();
         let is_aligned = !op.is_atomic() || at.offset.is_multiple_of(8);
         let end = u64::from(at.offset) + len as u64;
@@ -87,7 +87,7 @@ impl NodeMemory {
     }
 
     /// Executes a piece of an operation that [`has`](NodeMemory::has) accepted.
-    pub(super) fn execute(&mut self, op: &RemoteOp, piece: Piece, result: &mut OpResult) {
+    pub(crate) fn execute(&mut self, op: &RemoteOp, piece: Piece, result: &mut OpResult) {
         let (at, _) = op.extent();
         let start = at.offset as usize;
         let Some(bytes) = self.regions.get_mut(&at.region) else { return };
