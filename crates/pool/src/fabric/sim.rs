@@ -85,6 +85,16 @@ pub enum SimEvent {
 /// Counts of what went on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SimCounters {
+    /// Batches posted.
+    pub batches: u64,
+    /// Operations posted, and those of them that are atomic.
+    pub operations: u64,
+    /// See `operations`.
+    pub atomics: u64,
+    /// Bytes that operations read, write or compare, without headers.
+    pub bytes: u64,
+    /// Datagrams sent.
+    pub datagrams: u64,
     /// Operations executed.
     pub executed: u64,
     /// Operations refused for a fence.
@@ -308,6 +318,10 @@ impl SimFabric {
     pub fn post(&mut self, from: NodeId, session: SessionId, to: MemoryNode, batch: Batch, tag: u64) {
         let id = self.next_flight;
         self.next_flight += 1;
+        self.counters.batches += 1;
+        self.counters.operations += batch.len() as u64;
+        self.counters.atomics += batch.iter().filter(|op| op.is_atomic()).count() as u64;
+        self.counters.bytes += batch.iter().map(|op| op.extent().1 as u64).sum::<u64>();
         let life = self.nodes.entry(from).or_default().life;
         let memory = self.memories.get(&to);
         let fits = memory.is_none_or(|memory| batch.iter().all(|op| memory.memory.has(op)));
@@ -385,6 +399,7 @@ impl SimFabric {
     /// Sends a datagram. See [`Fabric::send`].
     pub fn send(&mut self, to: NodeId, bytes: Vec<u8>) {
         let options = self.options;
+        self.counters.datagrams += 1;
         if options.drop_one_in > 0 && self.random.below(options.drop_one_in) == 0 {
             self.counters.dropped += 1;
             return;
