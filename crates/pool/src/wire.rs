@@ -10,7 +10,7 @@
 //!  +-------+----+----+--------+------+------+----------+------+
 //! ```
 //!
-//! * All integers are little-endian. The checksum is that of bytes 8 to the end. A datagram has at most 4,096 bytes, as those of RDMA have.
+//! * All integers are little-endian. The checksum is that of all other bytes. A datagram has at most 4,096 bytes, as those of RDMA have.
 //!
 //! | type | message | body |
 //! |---|---|---|
@@ -232,7 +232,7 @@ impl Message {
         bytes.extend_from_slice(&[0, 0]);
         bytes.extend_from_slice(&(body.0.len() as u32).to_le_bytes());
         bytes.extend_from_slice(&body.0);
-        let crc = crc32c(0, &bytes[8..]);
+        let crc = checksum(&bytes);
         bytes[4..8].copy_from_slice(&crc.to_le_bytes());
         bytes
     }
@@ -251,7 +251,7 @@ impl Message {
         if bytes[..3] != *b"HP\x01" {
             return Err(PoolError::Unknown("datagram's magic", u32_at(bytes, 0).into()));
         }
-        let (stored, crc) = (u32_at(bytes, 4), crc32c(0, &bytes[8..]));
+        let (stored, crc) = (u32_at(bytes, 4), checksum(bytes));
         if stored != crc {
             return Err(PoolError::Checksum("datagram", stored, crc));
         }
@@ -336,6 +336,11 @@ impl Message {
     }
 }
 
+/// That of all bytes but itself; there are at least eight.
+fn checksum(bytes: &[u8]) -> u32 {
+    crc32c(crc32c(0, &bytes[..4]), &bytes[8..])
+}
+
 #[cfg(test)]
 mod tests {
     use hedgerow_device::Random;
@@ -379,11 +384,11 @@ mod tests {
         let bytes = Message::Allocate { session: 2, region: 1, sequence: 8 }.encode(0x0304);
         let mut expected = vec![b'H', b'P', 1, 7, 0, 0, 0, 0, 4, 3, 0, 0, 8, 0, 0, 0];
         expected.extend_from_slice(&[2, 0, 1, 0, 8, 0, 0, 0]);
-        expected[4..8].copy_from_slice(&0x298914c2_u32.to_le_bytes());
+        expected[4..8].copy_from_slice(&0x6283_0310_u32.to_le_bytes());
         assert_eq!(bytes, expected);
         // Of all of them together, so that none changes unnoticed.
         let crc = all().iter().fold(0, |crc, message| crc32c(crc, &message.encode(1)));
-        assert_eq!(crc, 3_837_214_853);
+        assert_eq!(crc, 1_152_152_206);
     }
 
     #[test]
@@ -406,7 +411,7 @@ mod tests {
             // With a checksum that matches only the contents can be wrong.
             bytes.truncate(random.below(bytes.len() as u64 + 1) as usize);
             if bytes.len() > 8 {
-                let crc = crc32c(0, &bytes[8..]);
+                let crc = checksum(&bytes);
                 bytes[4..8].copy_from_slice(&crc.to_le_bytes());
             }
             refused += u32::from(Message::decode(&bytes).is_err());
