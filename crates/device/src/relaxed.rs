@@ -178,34 +178,28 @@ pub struct OwnedBytes {
     sectors: Box<[Sector]>,
 }
 
-/// Memory of what was dropped is kept for what is read next, where it has no more sectors than this: a block of a sorted table, mostly.
-const KEPT_SECTORS_MAX: usize = 16;
-/// So many of each length that is kept: whole pages.
-const KEPT_MAX: usize = 32;
-
-/// What a thread keeps of each number of whole pages.
-type Kept = [Vec<Box<[MaybeUninit<Sector>]>>; KEPT_SECTORS_MAX / SECTORS_A_PAGE];
-
-const SECTORS_A_PAGE: usize = 4096 / SECTOR_BYTES;
+/// Memory of what was dropped is kept for what is read next, where it has no more sectors than this: a block of a sorted table, mostly, as it is stored or unpacked.
+const KEPT_SECTORS_MAX: usize = 32;
+/// So many of each length: 4 MiB for a thread that reads blocks of all lengths.
+const KEPT_MAX: usize = 16;
 
 thread_local! {
-    /// Aligned memory is slow to get and to give back: about a tenth of what a read costs the processor.
-    static KEPT: RefCell<Kept> = const { RefCell::new([const { Vec::new() }; KEPT_SECTORS_MAX / SECTORS_A_PAGE]) };
+    /// By the number of sectors less one. All of it was stored to once. Aligned memory is slow to get and to give back: about a tenth of what a read costs the processor.
+    static KEPT: RefCell<[Vec<Box<[Sector]>>; KEPT_SECTORS_MAX]> =
+        const { RefCell::new([const { Vec::new() }; KEPT_SECTORS_MAX]) };
 }
 
 /// Where memory of so many sectors is kept, if it is.
 fn kept_place(sectors: usize) -> Option<usize> {
-    (sectors.is_multiple_of(SECTORS_A_PAGE) && sectors <= KEPT_SECTORS_MAX)
-        .then(|| (sectors / SECTORS_A_PAGE).checked_sub(1))
-        .flatten()
+    sectors.checked_sub(1).filter(|&place| place < KEPT_SECTORS_MAX)
 }
 
-fn take_kept(sectors: usize) -> Option<Box<[MaybeUninit<Sector>]>> {
+fn take_kept(sectors: usize) -> Option<Box<[Sector]>> {
     let place = kept_place(sectors)?;
     KEPT.try_with(|kept| kept.borrow_mut()[place].pop()).ok().flatten()
 }
 
-fn keep(memory: Box<[MaybeUninit<Sector>]>) {
+fn keep(memory: Box<[Sector]>) {
     let Some(place) = kept_place(memory.len()) else { return };
     // A thread that is ending keeps nothing.
     let _ = KEPT.try_with(|kept| {
@@ -218,11 +212,7 @@ fn keep(memory: Box<[MaybeUninit<Sector>]>) {
 
 impl Drop for OwnedBytes {
     fn drop(&mut self) {
-        let sectors = std::mem::take(&mut self.sectors);
-        if kept_place(sectors.len()).is_some() {
-            // SAFETY: what is initialized may be taken for what need not be; sectors have nothing to drop.
-            keep(unsafe { Box::from_raw(Box::into_raw(sectors) as *mut [MaybeUninit<Sector>]) });
-        }
+        keep(std::mem::take(&mut self.sectors));
     }
 }
 
@@ -230,6 +220,19 @@ impl OwnedBytes {
     /// Zeros: `bytes` of them, and so many more as fill the last sector.
     pub fn zeroed(bytes: usize) -> OwnedBytes {
         OwnedBytes { sectors: (0..bytes.div_ceil(SECTOR_BYTES)).map(|_| Sector::zeroed()).collect() }
+    }
+
+    /// As [`OwnedBytes::zeroed`], but the first `bytes` of them are any: for who stores to all of those, and spares himself the zeros where memory was kept.
+    pub fn to_be_stored_to(bytes: usize) -> OwnedBytes {
+        let Some(mut sectors) = take_kept(bytes.div_ceil(SECTOR_BYTES)) else {
+            return OwnedBytes::zeroed(bytes);
+        };
+        if let Some(last) = sectors.last_mut()
+            && !bytes.is_multiple_of(SECTOR_BYTES)
+        {
+            *last = Sector::zeroed();
+        }
+        OwnedBytes { sectors }
     }
 
     /// All of them, to be read and written.
@@ -266,7 +269,11 @@ impl UnfilledBytes {
     /// For `bytes` of them.
     pub(crate) fn new(bytes: usize) -> UnfilledBytes {
         let count = bytes.div_ceil(SECTOR_BYTES);
-        let mut sectors = take_kept(count).unwrap_or_else(|| Box::new_uninit_slice(count));
+        let mut sectors = match take_kept(count) {
+            // SAFETY: what is initialized may be taken for what need not be; sectors have nothing to drop.
+            Some(kept) => unsafe { Box::from_raw(Box::into_raw(kept) as *mut [MaybeUninit<Sector>]) },
+            None => Box::new_uninit_slice(count),
+        };
         if let Some(last) = sectors.last_mut()
             && !bytes.is_multiple_of(SECTOR_BYTES)
         {
@@ -299,8 +306,8 @@ impl UnfilledBytes {
 
 impl Drop for UnfilledBytes {
     fn drop(&mut self) {
-        // SAFETY: it was let go of in `new`.
-        keep(unsafe { Box::from_raw(self.sectors.as_ptr()) });
+        // SAFETY: it was let go of in `new`. It may have been filled in part, so it is not kept.
+        drop(unsafe { Box::from_raw(self.sectors.as_ptr()) });
     }
 }
 
