@@ -31,8 +31,8 @@ use crate::log::check_waits_alone;
 use crate::log::format::{FLAG_FIELD_EXPIRY, Record, RecordKind};
 use crate::manifest::version::{FileRange, SstVersion};
 use crate::sst::{
-    BlockReads, CachedLook, DataPages, FoundRecord, FoundRecords, RecordCache, Sst, SstCounts, SstKey,
-    SstLook, SstTable,
+    BlockReads, CachedLook, DataPages, FoundRecord, FoundRecords, KeyPrefixes, RecordCache, Sst, SstCounts,
+    SstKey, SstLook, SstTable,
 };
 use crate::sync::atomic::{AtomicU64, Ordering};
 
@@ -79,6 +79,8 @@ pub(crate) struct OpenRun {
     /// Of two runs the one with the higher number is newer.
     pub(crate) number: u64,
     pub(crate) ranges: Box<[OpenRange]>,
+    /// Of their greatest keys.
+    prefixes: KeyPrefixes,
     /// Nothing of it was there yet for who reads as of a sequence below this: rows that were loaded have their sequence from before others could see them.
     visible_from: Arc<AtomicU64>,
 }
@@ -101,7 +103,7 @@ impl OpenRun {
 
     /// The range that has the key, if any has.
     fn range_of(&self, key: &[u8]) -> Option<&OpenRange> {
-        let at = self.ranges.partition_point(|range| *range.keys[1] < *key);
+        let at = self.prefixes.partition(key, |n| *self.ranges[n].keys[1] < *key);
         self.ranges.get(at).filter(|range| *range.keys[0] <= *key)
     }
 }
@@ -294,7 +296,9 @@ impl OpenRuns {
                     Ok(OpenRange::of(range, sst))
                 })
                 .collect();
-            runs.push(OpenRun { number, ranges: ranges?, visible_from: Arc::default() });
+            let ranges = ranges?;
+            let prefixes = KeyPrefixes::of(ranges.iter().map(|range| &*range.keys[1]));
+            runs.push(OpenRun { number, ranges, prefixes, visible_from: Arc::default() });
         }
         let files = Arc::new(OpenFiles::new(files.into_values(), &runs, version));
         Ok(OpenRuns { generation, runs: runs.into(), files, records: None })

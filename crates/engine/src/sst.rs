@@ -7,7 +7,7 @@
 //! * `sst/filter.rs`: the split-block Bloom filter.
 //! * `sst/writer.rs`: a file from records in key order.
 //! * `sst/block.rs`: blocks in memory, and the cache of those that were verified.
-//! * `sst/reader.rs`: a file that is looked into. `sst/block_reads.rs`: without waiting, or many at a time. `sst/cursor.rs`: one that is walked. `sst/salvage.rs`: one that is damaged. `sst/look_counts.rs`: what looks cost. `sst/first_reads.rs`: which blocks are read for the first time. `sst/file_reads.rs`: which files memory is to have all of. `sst/record_cache.rs`: records that are found by their key, without a look into files.
+//! * `sst/reader.rs`: a file that is looked into. `sst/block_reads.rs`: without waiting, or many at a time. `sst/cursor.rs`: one that is walked. `sst/salvage.rs`: one that is damaged. `sst/look_counts.rs`: what looks cost. `sst/first_reads.rs`: which blocks are read for the first time. `sst/key_prefixes.rs`: a search among keys that lie anywhere. `sst/file_reads.rs`: which files memory is to have all of. `sst/record_cache.rs`: records that are found by their key, without a look into files.
 
 pub use crate::options::Compression;
 pub use block::BlockCache;
@@ -16,6 +16,7 @@ pub(crate) use block_reads::{CachedLook, DataPages, not_at_hand};
 pub use cursor::SstCursor;
 pub use format::{SstCounts, SstId, SstTable, composite_key};
 pub(crate) use format::{is_foreign_header, store_in_header};
+pub(crate) use key_prefixes::KeyPrefixes;
 pub(crate) use look_counts::LookCounts;
 pub(crate) use reader::FoundRecords;
 pub use reader::{FoundRecord, Sst, SstKey};
@@ -30,6 +31,7 @@ mod file_reads;
 mod filter;
 mod first_reads;
 mod format;
+mod key_prefixes;
 mod look_counts;
 mod reader;
 mod record_cache;

@@ -369,6 +369,17 @@ impl<'a> RecordHead<'a> {
         RecordHead { bytes }
     }
 
+    /// Of bytes that are a record from end to end, by what it says of its lengths; its checksums are not looked at.
+    #[inline]
+    pub(crate) fn of_whole(bytes: &'a SharedBytes) -> Option<RecordHead<'a>> {
+        let is_whole = bytes.len() >= HEADER_BYTES && {
+            let header = bytes.frozen(0..HEADER_BYTES);
+            RecordKind::of(kind_and_unknown_flags(header)).is_some()
+                && parts_told(header).is_some_and(|parts| parts.record == bytes.len())
+        };
+        is_whole.then_some(RecordHead { bytes })
+    }
+
     /// The part of a fixed length.
     #[inline(always)]
     fn fixed(self) -> &'a [u8] {
@@ -488,20 +499,11 @@ impl<'a> Record<'a> {
             return Err(NotARecord::Lengths);
         }
         let header = bytes.frozen(0..HEADER_BYTES);
-        let (record_bytes, body_bytes) = (u32_at(header, 4) as usize, u32_at(header, 28) as usize);
-        let (shift, flags) = (header[38], header[37]);
-        // With the flags that are not known, as one number: they cost readers no branch.
-        let kind_and_unknown = u16_at(header, 36) & !(u16::from(FLAGS_KNOWN) << 8);
-        let Some(kind) = RecordKind::of(kind_and_unknown) else {
+        let (body_bytes, shift, flags) = (u32_at(header, 28), header[38], header[37]);
+        let Some(kind) = RecordKind::of(kind_and_unknown_flags(header)) else {
             return Err(NotARecord::of_unknown(bytes, offset, segment_number));
         };
-        if body_bytes > record_bytes || shift != block_shift(body_bytes) {
-            return Err(NotARecord::Lengths);
-        }
-        let parts = Parts::new(flags, key_bytes(header), body_bytes, shift);
-        if parts.record != record_bytes {
-            return Err(NotARecord::Lengths);
-        }
+        let Some(parts) = parts_told(header) else { return Err(NotARecord::Lengths) };
         let Some(bytes) = bytes.get(0..parts.record) else { return Err(NotARecord::Lengths) };
         let seed = Seed::new(segment_number, offset);
         let mut invalidated = false;
@@ -522,7 +524,7 @@ impl<'a> Record<'a> {
             offset,
             crcs: parts.crcs as u32,
             body: parts.body as u32,
-            body_bytes: body_bytes as u32,
+            body_bytes,
             checksum_mask: checksum_mask(flags, seed),
             shift,
             kind,
@@ -757,6 +759,24 @@ impl<'a> Record<'a> {
             self.key().escape_ascii(),
         ))
     }
+}
+
+/// The kind and the flags that are not known, as one number: they cost readers no branch.
+#[inline]
+fn kind_and_unknown_flags(header: &[u8]) -> u16 {
+    u16_at(header, 36) & !(u16::from(FLAGS_KNOWN) << 8)
+}
+
+/// Where the parts lie of the record with this header, if its lengths agree with one another.
+#[inline]
+fn parts_told(header: &[u8]) -> Option<Parts> {
+    let (record_bytes, body_bytes) = (u32_at(header, 4) as usize, u32_at(header, 28) as usize);
+    let (shift, flags) = (header[38], header[37]);
+    if body_bytes > record_bytes || shift != block_shift(body_bytes) {
+        return None;
+    }
+    let parts = Parts::new(flags, key_bytes(header), body_bytes, shift);
+    (parts.record == record_bytes).then_some(parts)
 }
 
 #[inline]

@@ -16,7 +16,7 @@ use hedgerow_device::{CapacityFile, FileRead, OwnedBytes, Random, ReadsInTurn};
 
 use super::block::{AddressHasher, Block, BlockAddress};
 use super::format::{EntryKind, PageRange, SstId};
-use super::reader::{BlockSource, FoundRecord, Sst, SstKey};
+use super::reader::{BlockSource, DataWay, FoundRecord, Sst, SstKey};
 use crate::{Error, ErrorKind, Result};
 
 /// What a look found that does not wait.
@@ -460,7 +460,7 @@ impl Sst {
             return Ok(CachedLook::Absent);
         }
         let pages = match self.data_pages(key.bytes(), &mut Cached) {
-            Ok((_, pages)) => pages,
+            Ok(way) => way.pages,
             Err(NotAtHand::Lacking(..)) => return Ok(CachedLook::Unknown),
             Err(NotAtHand::Failed(error)) => return Err(error),
         };
@@ -505,18 +505,18 @@ impl Sst {
         if !self.may_hold(key) {
             return Ok((SstLook::Absent, None));
         }
-        let (index, pages) = match self.data_pages(key.bytes(), &mut HeldOrCached(reads)) {
-            Ok(there) => there,
-            Err(NotAtHand::Lacking(..)) => {
-                self.want(key.bytes(), reads);
-                return Ok((SstLook::Lacking, None));
-            }
-            Err(NotAtHand::Failed(error)) => return Err(error),
-        };
+        let DataWay { index, index_pages, pages } =
+            match self.data_pages(key.bytes(), &mut HeldOrCached(reads)) {
+                Ok(way) => way,
+                Err(NotAtHand::Lacking(..)) => {
+                    self.want(key.bytes(), reads);
+                    return Ok((SstLook::Lacking, None));
+                }
+                Err(NotAtHand::Failed(error)) => return Err(error),
+            };
         let look = self.look_at(key, DataPages(pages), reads)?;
         if matches!(look, SstLook::Lacking) {
             // The way to the block is known, and stays so for the look that is made again.
-            let index_pages = self.index_pages(self.index_of(key.bytes()));
             reads.hold_once(held_address(self, index_pages, EntryKind::Bound), &index);
         }
         Ok((look, Some(DataPages(pages))))

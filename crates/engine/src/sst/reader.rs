@@ -18,6 +18,7 @@ use super::format::{
     Counted, EntryKind, Footer, IndexBound, PAGE_BYTES, PageRange, Section, SstCounts, SstId, SstSummary,
     SstTable, check_header, composite_key, take_bound,
 };
+use super::key_prefixes::KeyPrefixes;
 use super::look_counts::LookCount;
 use crate::log::format::{FLAG_FIELD_EXPIRY, Record, RecordHead};
 use crate::{Error, Result};
@@ -81,6 +82,13 @@ pub(super) fn bound_below(index: &Block, key: &[u8]) -> usize {
     index.partition(|n| bound_of(index.entry(n)) < key).saturating_sub(1)
 }
 
+/// Where a data block lies, and the index block that says so.
+pub(super) struct DataWay {
+    pub(super) index: Arc<Block>,
+    pub(super) index_pages: PageRange,
+    pub(super) pages: PageRange,
+}
+
 /// Where a look has its blocks from.
 pub(super) trait BlockSource {
     /// Why it has one not.
@@ -114,6 +122,8 @@ struct Inner {
     /// Where what is read whole begins: blocks lie before it.
     blocks_end: u32,
     summary: SstSummary,
+    /// Of the bounds of its index blocks.
+    prefixes: KeyPrefixes,
     filter: Filter,
     /// What it takes as long as it is open, besides blocks in the cache.
     memory_bytes: usize,
@@ -253,10 +263,11 @@ impl Sst {
         (filter, blocks_end): (Filter, u32),
         cache: &BlockCache,
     ) -> Sst {
-        let memory_bytes = filter.bytes() + memory_of(&summary);
+        let prefixes = KeyPrefixes::of(summary.index.iter().map(|index| &*index.bound));
+        let memory_bytes = filter.bytes() + memory_of(&summary) + prefixes.memory_bytes();
         let cache = cache.clone();
         let reads = FileReads::default();
-        let inner = Inner { id, file, blocks_end, summary, filter, memory_bytes, cache, reads };
+        let inner = Inner { id, file, blocks_end, summary, prefixes, filter, memory_bytes, cache, reads };
         Sst { inner: Arc::new(inner) }
     }
 
@@ -428,29 +439,32 @@ impl Sst {
         key: &[u8],
         source: &mut S,
     ) -> Result<Arc<Block>, S::Refusal> {
-        let (_, pages) = self.data_pages(key, source)?;
-        source.block(self, pages, EntryKind::Record)
+        let way = self.data_pages(key, source)?;
+        source.block(self, way.pages, EntryKind::Record)
     }
 
-    /// Where the data block lies that has the key if any has, and the index block that says so.
+    /// Where the data block lies that has the key if any has.
     pub(super) fn data_pages<S: BlockSource>(
         &self,
         key: &[u8],
         source: &mut S,
-    ) -> Result<(Arc<Block>, PageRange), S::Refusal> {
-        let index = source.block(self, self.index_pages(self.index_of(key)), EntryKind::Bound)?;
+    ) -> Result<DataWay, S::Refusal> {
+        let index_pages = self.index_pages(self.index_of(key));
+        let index = source.block(self, index_pages, EntryKind::Bound)?;
         let pages = self.bound_at(&index, bound_at_or_below(&index, key))?;
-        Ok((index, pages))
+        Ok(DataWay { index, index_pages, pages })
     }
 
     /// The index block whose bounds are about the key.
     pub(super) fn index_of(&self, key: &[u8]) -> usize {
-        self.inner.summary.index.partition_point(|index| *index.bound <= *key).saturating_sub(1)
+        let bounds = &self.inner.summary.index;
+        self.inner.prefixes.partition(key, |n| *bounds[n].bound <= *key).saturating_sub(1)
     }
 
     /// The index block whose bounds are about what is below the key.
     pub(super) fn index_below(&self, key: &[u8]) -> usize {
-        self.inner.summary.index.partition_point(|index| *index.bound < *key).saturating_sub(1)
+        let bounds = &self.inner.summary.index;
+        self.inner.prefixes.partition(key, |n| *bounds[n].bound < *key).saturating_sub(1)
     }
 
     /// The page behind the last block.
