@@ -38,9 +38,9 @@ impl KeyPrefixes {
             std::cmp::Ordering::Equal if shared < self.common.len() => return 0,
             std::cmp::Ordering::Equal => {}
         }
-        let sought = next_bytes(&key[shared..]);
-        let mut from = self.next.partition_point(|next| *next < sought);
-        let alike = self.next[from..].iter().take_while(|next| **next == sought).count();
+        let target = next_bytes(&key[shared..]);
+        let mut from = self.next.partition_point(|next| *next < target);
+        let alike = self.next[from..].iter().take_while(|next| **next == target).count();
         // Most of the time there is none of these, or one.
         let mut to = from + alike;
         while from < to {
@@ -84,7 +84,7 @@ mod tests {
         fn finds_what_a_search_of_the_keys_finds(
             begin in "[a-c]{0,3}",
             mut keys in prop::collection::vec("[\u{0}a]{0,10}", 0..40),
-            sought in "[a-c]{0,3}[\u{0}a]{0,10}",
+            target in "[a-c]{0,3}[\u{0}a]{0,10}",
         ) {
             for key in &mut keys {
                 key.insert_str(0, &begin);
@@ -92,7 +92,7 @@ mod tests {
             keys.sort();
             keys.dedup();
             let prefixes = KeyPrefixes::of(keys.iter().map(String::as_bytes));
-            for key in keys.iter().chain([&sought, &begin]) {
+            for key in keys.iter().chain([&target, &begin]) {
                 let key = key.as_bytes();
                 let below = prefixes.partition(key, |n| keys[n].as_bytes() < key);
                 prop_assert_eq!(below, keys.partition_point(|other| other.as_bytes() < key));
