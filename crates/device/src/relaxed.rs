@@ -450,6 +450,31 @@ mod tests {
         let _ = CopiedBlocks::new(8, 58);
     }
 
+    /// Memory that is lent anew has nothing of what it had behind its end, of whatever length either was.
+    #[test]
+    fn memory_is_lent_anew_without_what_it_had() {
+        for sectors in [1, 2, 8, KEPT_SECTORS_MAX, KEPT_SECTORS_MAX + 1] {
+            let bytes = sectors * SECTOR_BYTES - 5;
+            for _ in 0..KEPT_MAX + 2 {
+                let mut first = OwnedBytes::zeroed(bytes);
+                first.as_mut_slice().fill(0xEE);
+            }
+            let mut next = OwnedBytes::to_be_stored_to(bytes);
+            assert_eq!(next.as_slice().len(), sectors * SECTOR_BYTES);
+            next.as_mut_slice()[..bytes].fill(1);
+            assert!(next.as_slice()[bytes..].iter().all(|&byte| byte == 0), "{sectors} sectors");
+            let filled = UnfilledBytes::new(bytes);
+            // SAFETY: as many as there is memory for; and then all of them were stored to.
+            let filled = unsafe {
+                filled.as_ptr().write_bytes(2, bytes);
+                filled.assume_filled()
+            };
+            assert!(filled.as_slice()[..bytes].iter().all(|&byte| byte == 2));
+            assert!(filled.as_slice()[bytes..].iter().all(|&byte| byte == 0), "{sectors} sectors");
+            drop(UnfilledBytes::new(bytes));
+        }
+    }
+
     #[test]
     fn numbers_and_parts_are_those_of_the_bytes() {
         let bytes: Vec<u8> = (0..64).collect();

@@ -90,8 +90,7 @@ impl Block {
     /// Whether all entries are records as they are in sorted tables.
     fn check_records(&self, id: SstId) -> Result<()> {
         for n in 0..self.count {
-            let entry = self.shared_entry(n);
-            let head = RecordHead::of_whole(entry);
+            let head = self.bytes.shared().get(self.range(n)).and_then(RecordHead::of_whole);
             if head.is_some_and(|head| head.kind() != RecordKind::Batch && head.flags() & !FLAGS_HERE == 0) {
                 continue;
             }

@@ -394,9 +394,12 @@ impl SstSummary {
             let Some((pages, bound)) = take_bound(taking.take(len)?) else { return Err(taking.cut_off()) };
             index.push(IndexBound { pages, bound: bound.into() });
         }
-        match index.is_empty() || !taking.bytes.is_empty() {
-            true => Err(taking.cut_off()),
-            false => Ok(SstSummary { sequences, counts, keys, tables, index }),
+        if index.is_empty() || !taking.bytes.is_empty() {
+            return Err(taking.cut_off());
+        }
+        match index.is_sorted_by(|one, next| one.bound < next.bound) {
+            true => Ok(SstSummary { sequences, counts, keys, tables, index }),
+            false => Err(id.damaged("the bounds in its summary do not rise")),
         }
     }
 }

@@ -40,8 +40,11 @@ impl KeyPrefixes {
         }
         let target = next_bytes(&key[shared..]);
         let mut from = self.next.partition_point(|next| *next < target);
-        let alike = self.next[from..].iter().take_while(|next| **next == target).count();
-        // Most of the time there is none of these, or one.
+        // Those that are alike here: most of the time none, or one.
+        let alike = match self.next.get(from) == Some(&target) {
+            true => self.next[from..].partition_point(|next| *next == target),
+            false => 0,
+        };
         let mut to = from + alike;
         while from < to {
             let middle = from + (to - from) / 2;

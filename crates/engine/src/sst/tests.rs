@@ -6,7 +6,7 @@ use hedgerow_device::{
     CapacityTier, CrashModel, CrashSim, Fault, FileCall, Image, Random, Refusal, Survivors, WritePath, crc32c,
 };
 
-use super::format::HEAD_BYTES;
+use super::format::{HEAD_BYTES, IndexBound, PageRange, SstSummary};
 use super::*;
 use crate::log::format::RecordKind;
 use crate::{ErrorKind, limits};
@@ -500,6 +500,51 @@ fn an_index_that_leads_nowhere_is_damage() {
             assert_eq!(error.kind(), ErrorKind::Corrupted, "{place:?}: {error}");
             assert_eq!(walked(&sst, true).unwrap_err().kind(), ErrorKind::Corrupted);
         }
+    }
+}
+
+/// A block of records that verifies and has an entry end where none can: an error, whatever it says.
+#[test]
+fn entries_that_end_anywhere_are_damage() {
+    let sim = sim();
+    let tier = CapacityTier::simulated(&sim);
+    let records = records(9, 20, 100);
+    write(&tier, &records, EACH[1]).unwrap();
+    let bytes = sim.process_kill().read_file(NAME).unwrap();
+    let page = (1..).find(|page| bytes[page * 4096 + 13] == 1 && bytes[page * 4096 + 12] == 0).unwrap();
+    let number = |at: usize| u32::from_le_bytes(bytes[page * 4096 + at..][..4].try_into().unwrap());
+    let stored = HEAD_BYTES + number(4) as usize;
+    let ends = stored - 4 - 4 * number(stored - 4) as usize;
+    for (nth, by) in [(0, 1), (0, 4), (0, u32::MAX), (1, 2), (0, 8)] {
+        let mut changed = bytes.clone();
+        let block = &mut changed[page * 4096..][..stored];
+        let at = ends + 4 * nth;
+        block[at..at + 4].copy_from_slice(&number(at).wrapping_add(by).to_le_bytes());
+        let checksum = ID.sum(page as u32, &block[4..]);
+        block[..4].copy_from_slice(&checksum.to_le_bytes());
+        tier.remove(NAME).unwrap();
+        put_file(&tier, ID, &changed);
+        let sst = open(&tier).unwrap();
+        let told = format!("end {nth} by {by}");
+        assert_eq!(walked(&sst, true).unwrap_err().kind(), ErrorKind::Corrupted, "{told}");
+        assert_eq!(sst.verify().unwrap_err().kind(), ErrorKind::Corrupted, "{told}");
+    }
+}
+
+/// A summary whose bounds do not rise, whatever they are: it is not searched.
+#[test]
+fn bounds_out_of_order_are_damage() {
+    let bound = |bound: &[u8]| IndexBound { pages: PageRange { first: 1, count: 1 }, bound: bound.into() };
+    let summary = |bounds: &[&[u8]]| SstSummary {
+        keys: [b"\0\0\0\x01a".to_vec().into(), b"\0\0\0\x01b".to_vec().into()],
+        index: bounds.iter().map(|bytes| bound(bytes)).collect(),
+        ..SstSummary::default()
+    };
+    assert!(SstSummary::decode(&summary(&[b"", b"b1", b"b2"]).encode(), ID).is_ok());
+    let wrong: [&[&[u8]]; 3] = [&[b"b1", b"", b"b2"], &[b"b1", b"b1"], &[b"b2", b"b1"]];
+    for bounds in wrong {
+        let error = SstSummary::decode(&summary(bounds).encode(), ID).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupted, "{bounds:?}: {error}");
     }
 }
 
