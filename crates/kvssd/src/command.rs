@@ -129,7 +129,7 @@ impl KeyPattern {
     }
 }
 
-/// Which key space, by its number: 1 for the first that a device is given, and one more for each. No number is given twice, so a command for a key space that was deleted meets no other one.
+/// Which key space, by its number: 1 for the first that a device is given, and one more for each. No number is given twice, so a command for a key space that was deleted meets no other one; but where a power cut takes back that one was made, its number is given again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SpaceId(pub(crate) u32);
 

@@ -154,6 +154,11 @@ impl Device {
                 self.check_kind(&located, &header)?;
                 return Ok(Some(self.found_record(located, header)));
             }
+            // Another key of the same hash, or one that is not listed as it is.
+            if self.hash(header.space, of) != hash {
+                let offset = located.entry.place * UNIT_BYTES as u64;
+                return Err(KvError::Damaged { offset, what: "a record as its footer lists it" });
+            }
         }
         Ok(None)
     }

@@ -75,7 +75,8 @@ impl Device {
             now_ns: 0,
             report: OpenReport::default(),
         };
-        if device.flash.is_same_boot() {
+        // A repair that was begun kept the boot id of before: whoever began it may have been killed in this boot.
+        if device.flash.is_same_boot() || device.flash.superblock().repair != 0 {
             device.flash.restore_superblocks()?;
         }
         let (records, found) = device.find_records()?;
