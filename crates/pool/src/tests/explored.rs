@@ -56,7 +56,11 @@ fn some_history_is_wrong(what: &str, setup: Setup) {
 fn some_order_is_wrong(what: &str, setup: Setup) {
     match try_all(setup) {
         Ok(explored) => panic!("{what} is left out, and nothing is wrong: {explored:?}"),
-        Err(wrong) => assert!(!wrong.way.is_empty(), "{what}: {}", wrong.what),
+        // Somebody who waits for ever is no wrong answer.
+        Err(wrong) => {
+            let is_wrong = !wrong.way.is_empty() && !wrong.what.contains("was never answered");
+            assert!(is_wrong, "{what}: {}", wrong.what);
+        }
     }
 }
 
