@@ -96,6 +96,14 @@ impl Effect {
         answered.then_some(after)
     }
 
+    /// Whether it leaves what is there, wherever in an order it comes. A removal of nothing that did not say so does not: a moment later it may have removed something.
+    fn only_looks(self) -> bool {
+        use Effect::{Read, Refused, Remove, RemoveIf, Swap, WriteIfThere};
+        let did_nothing =
+            matches!(self, Remove(false) | RemoveIf(_, false) | WriteIfThere(_, false) | Swap(.., false));
+        did_nothing || matches!(self, Read(_) | Refused(_))
+    }
+
     /// Whether it need not have happened at all.
     pub fn is_open(self) -> bool {
         use Effect::{MayAdd, MayRemove, MayRemoveIf, MayWrite, MayWriteIf, MayWriteIfThere};
@@ -276,10 +284,10 @@ impl Search<'_> {
                 candidates.push(i);
             }
         }
-        // What fits and changes nothing can as well come now: no other order is lost by that.
+        // What fits and never changes anything can as well come now: no other order is lost by that.
         let changes_nothing = |i: &&usize| {
             let effect = self.calls[**i].effect;
-            !effect.is_open() && effect.apply(there) == Some(there)
+            effect.only_looks() && effect.apply(there).is_some()
         };
         if let Some(&i) = candidates.iter().find(changes_nothing) {
             return vec![i];
@@ -372,6 +380,18 @@ mod tests {
         };
         assert!(read(None));
         assert!(!read(Some(1)) && !read(Some(2)));
+    }
+
+    /// What would change nothing now may have changed something later.
+    #[test]
+    fn what_may_change_something_waits_for_its_turn() {
+        for remove in [Effect::Clear, Effect::RemoveIf(ANY, true)] {
+            let add = (Effect::Add(7, 7), 3, 4);
+            assert!(is_linearizable(&[(remove, 1, 6), add, (Effect::Read(None), 7, 8)]));
+        }
+        let over = [(Effect::Write(1), 0, 1), (Effect::Write(1), 2, 9), (Effect::Write(2), 3, 4)];
+        assert!(is_linearizable(&[&over[..], &[(Effect::Read(Some(1)), 10, 11)]].concat()));
+        assert!(is_linearizable(&[&over[..], &[(Effect::Read(Some(2)), 10, 11)]].concat()));
     }
 
     #[test]
