@@ -538,7 +538,13 @@ impl EventLoop {
         let before = connection.unsent();
         if connection.held_until.is_none() && !connection.is_write_blocked {
             match connection.flush(&mut self.pool) {
-                Ok(count) => self.server.counters.output_bytes += count as u64,
+                Ok(count) => {
+                    self.server.counters.output_bytes += count as u64;
+                    // Who reads a long reply is not idle.
+                    if count > 0 && self.server.settings.idle_timeout.is_some() {
+                        self.server.sessions[key].active_ms = self.server.keyspace.now_ms();
+                    }
+                }
                 Err(_) => return self.drop_connection(key),
             }
         }

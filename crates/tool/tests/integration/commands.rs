@@ -731,6 +731,8 @@ fn connections_and_introspection() {
     assert_eq!(other.try_reply(), None);
     client.send(&[b"CLIENT", b"REPLY", b"OFF"]);
     client.send(&[b"PING"]);
+    client.send(&[b"CLIENT", b"REPLY", b"SKIP"]);
+    (0..3).for_each(|_| client.send(&[b"PING"]));
     assert_eq!(client.run("CLIENT REPLY ON"), "OK");
     assert_eq!(client.run("QUIT"), "OK");
     assert_eq!(client.try_reply(), None);

@@ -272,7 +272,10 @@ fn kill_filter(args: Args<'_>) -> Outcome<KillFilter<'_>> {
             _ if is_word(word, "ADDR") => filter.address = Some(value),
             _ if is_word(word, "LADDR") => filter.local_address = Some(value),
             _ if is_word(word, "MAXAGE") => {
-                filter.age_s = Some(number::parse_u64(value).ok_or(Failure::NOT_AN_INTEGER)?);
+                let age = number::parse_i64(value);
+                let age = age.ok_or(Failure::text("ERR maxage is not an integer or out of range"))?;
+                let age = u64::try_from(age).ok().filter(|age| *age > 0);
+                filter.age_s = Some(age.ok_or(Failure::text("ERR maxage should be greater than 0"))?);
             }
             _ if is_word(word, "USER") => {
                 if value != b"default" {
@@ -362,9 +365,12 @@ pub fn client_no_touch(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()>
 /// CLIENT REPLY <ON | OFF | SKIP>
 pub fn client_reply(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
     let word = args.at(2);
+    let mode = context.session().reply_mode;
     context.session().reply_mode = match word {
         _ if is_word(word, "ON") => ReplyMode::On,
         _ if is_word(word, "OFF") => ReplyMode::Off,
+        // Where nothing is answered, there is nothing to be left out.
+        _ if is_word(word, "SKIP") && mode == ReplyMode::Off => ReplyMode::Off,
         _ if is_word(word, "SKIP") => ReplyMode::SkipNext,
         _ => return Err(Failure::SYNTAX),
     };
