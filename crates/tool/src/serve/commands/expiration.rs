@@ -1,5 +1,7 @@
 //! Times to live: of keys and of fields, and the options of other commands that set them.
 
+use std::collections::HashMap;
+
 use super::is_word;
 use crate::serve::failure::{Failure, Outcome};
 use crate::serve::keyspace::Keyspace;
@@ -269,24 +271,40 @@ fn set_field_expiry(context: &mut Context<'_>, args: Args<'_>, unit: Unit, comma
         keyspace.hash(db, key, |view| fields.iter().map(|name| view.field_expiry(name)).collect())?;
     let current: Vec<Option<Option<u64>>> = current.unwrap_or_else(|| vec![None; fields.len()]);
     let expiry = as_expiry(at, now_ms);
-    let chosen = fields
-        .iter()
-        .zip(&current)
-        .filter(|(_, current)| current.is_some_and(|current| condition.allows(current, at)));
-    let names: Vec<&[u8]> = chosen.map(|(name, _)| name).collect();
+    let (mut names, mut fields_after) = (Vec::new(), FieldsAfter::default());
+    let mut answer = |(name, before): (_, Option<Option<u64>>)| {
+        let field = fields_after.of(name, before);
+        match (*field, expiry) {
+            (None, _) => -2,
+            (Some(current), _) if !condition.allows(current, at) => 0,
+            (Some(_), after) => {
+                names.push(name);
+                *field = match after {
+                    Expiry::Past => None,
+                    Expiry::At(at_ms) => Some(Some(at_ms)),
+                };
+                if after == Expiry::Past { 2 } else { 1 }
+            }
+        }
+    };
+    let answers: Vec<i64> = fields.iter().zip(current).map(&mut answer).collect();
     if !names.is_empty() {
         expire_fields(keyspace, db, key, names.iter().copied(), expiry)?;
     }
-    context.reply.array(fields.len());
-    for current in current {
-        context.reply.integer(match (current, expiry) {
-            (None, _) => -2,
-            (Some(current), _) if !condition.allows(current, at) => 0,
-            (Some(_), Expiry::Past) => 2,
-            (Some(_), Expiry::At(_)) => 1,
-        });
-    }
+    context.reply.array(answers.len());
+    answers.into_iter().for_each(|answer| context.reply.integer(answer));
     Ok(())
+}
+
+/// What fields that a command names will be, as far as it got: one that is named again is answered by that. None if there will be no such field, else when it expires.
+#[derive(Default)]
+struct FieldsAfter<'n>(HashMap<&'n [u8], Option<Option<u64>>>);
+
+impl<'n> FieldsAfter<'n> {
+    /// Of a field that was so before the command.
+    fn of(&mut self, name: &'n [u8], before: Option<Option<u64>>) -> &mut Option<Option<u64>> {
+        self.0.entry(name).or_insert(before)
+    }
 }
 
 /// HEXPIRE key seconds [...] FIELDS numfields field [field ...]
@@ -357,19 +375,25 @@ pub fn hpersist(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
     let current =
         keyspace.hash(db, args.at(1), |view| fields.iter().map(|name| view.field_expiry(name)).collect())?;
     let current: Vec<Option<Option<u64>>> = current.unwrap_or_else(|| vec![None; fields.len()]);
-    let set: Vec<&[u8]> =
-        fields.iter().zip(&current).filter(|(_, at)| at.flatten().is_some()).map(|(name, _)| name).collect();
+    let (mut set, mut fields_after) = (Vec::new(), FieldsAfter::default());
+    let mut answer = |(name, before): (_, Option<Option<u64>>)| {
+        let field = fields_after.of(name, before);
+        match field {
+            None => -2,
+            Some(None) => -1,
+            Some(expiry) => {
+                set.push(name);
+                *expiry = None;
+                1
+            }
+        }
+    };
+    let answers: Vec<i64> = fields.iter().zip(current).map(&mut answer).collect();
     if !set.is_empty() {
         keyspace.hash_expire_fields(db, args.at(1), set.iter().copied(), None)?;
     }
-    context.reply.array(current.len());
-    for expiry in current {
-        context.reply.integer(match expiry {
-            None => -2,
-            Some(None) => -1,
-            Some(Some(_)) => 1,
-        });
-    }
+    context.reply.array(answers.len());
+    answers.into_iter().for_each(|answer| context.reply.integer(answer));
     Ok(())
 }
 

@@ -438,14 +438,34 @@ pub fn hscan(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
 pub fn hgetdel(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
     let db = context.db();
     let fields = fields_at(args, 2, 1)?;
-    reply_fields(context, db, args.at(1), fields)?;
+    let mut seen = HashSet::new();
+    // One that is named again is gone by then.
+    reply_fields(context, db, args.at(1), fields, |name| seen.insert(name))?;
     context.server.keyspace.hash_delete(db, args.at(1), fields.iter()).map(drop)
 }
 
-fn reply_fields(context: &mut Context<'_>, db: usize, key: &[u8], fields: Args<'_>) -> Outcome<()> {
+/// The values of these fields, null where there is no such field, or `counts` does not hold of its name.
+fn reply_fields<'n>(
+    context: &mut Context<'_>,
+    db: usize,
+    key: &[u8],
+    fields: Args<'n>,
+    mut counts: impl FnMut(&'n [u8]) -> bool,
+) -> Outcome<()> {
     context.reply.array(fields.len());
     let reply = &mut context.reply;
-    let found = context.server.keyspace.hash(db, key, |view| reply_values(reply, view, fields))?;
+    let found = context.server.keyspace.hash(db, key, |view| {
+        for name in fields.iter() {
+            if reply.is_over() {
+                break;
+            }
+            match counts(name) {
+                true => view.field(name, |value| reply_value(reply, value))?,
+                false => reply.null(),
+            }
+        }
+        Ok(())
+    })?;
     if found.is_none() {
         (0..fields.len()).for_each(|_| context.reply.null());
     }
@@ -465,7 +485,7 @@ pub fn hgetex(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
         },
     };
     let fields = fields_at(args, at, 1)?;
-    reply_fields(context, db, key, fields)?;
+    reply_fields(context, db, key, fields, |_| true)?;
     let keyspace = &mut context.server.keyspace;
     let present = keyspace.hash(db, key, |view| {
         let mut present = Vec::new();

@@ -174,13 +174,18 @@ impl TieredHashView<'_, '_> {
         }
     }
 
-    /// Those of these fields that exist.
+    /// Those of these fields that exist, each once.
     fn present<'n>(&self, names: impl Iterator<Item = &'n [u8]>) -> hedgerow::Result<Present<'n>> {
         let mut present = Present {
             overflow_fields: self.overflow_fields.as_ref().map(|(overflow_fields, _)| *overflow_fields),
             ..Present::default()
         };
+        let mut seen = HashSet::new();
         for name in names {
+            // A value is copied once, however often its field is named.
+            if !seen.insert(name) {
+                continue;
+            }
             if let Some(slot) = self.table.slot(name) {
                 let value = self.row.get(slot.id)?;
                 if !value.is_null() {
