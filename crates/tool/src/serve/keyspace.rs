@@ -383,6 +383,14 @@ impl Keyspace {
         }
     }
 
+    /// Whether so much was to be staged that nothing of it will be written.
+    pub fn has_staged_too_much(&self) -> bool {
+        match self {
+            Keyspace::Tiered(keys) => keys.has_staged_too_much(),
+            Keyspace::Pairs(_) => false,
+        }
+    }
+
     /// Makes the staged writes happen, if `opened` says that this caller started it.
     pub fn end(&mut self, opened: bool) -> Outcome<()> {
         match self {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use hedgerow_sim::eventually;
 
-use crate::client::{Client, Program, Server, TempDir, clock, encode};
+use crate::client::{Client, Program, Server, TempDir, clock, encode, on_every_store};
 
 #[test]
 fn strangers_can_do_nothing_but_authenticate() {
@@ -401,6 +401,59 @@ fn rows_that_would_be_too_long_are_refused_and_stay_as_they_are() {
     assert_eq!(client.run("HGETALL h:1").len(), value.len() + "[\"a\", \"\", \"c\", \"2\"]".len());
     client.script(&[("DEL h:1 t", "2"), ("DBSIZE", "0")]);
     assert_eq!(client.run_words(&[b"HSET", b"h:1", b"b", &value]), "1");
+}
+
+/// Commands of a few bytes that write as much as a row can have: a transaction takes no more memory for them than a batch may have.
+#[test]
+fn a_transaction_of_long_values_is_refused_before_it_takes_their_memory() {
+    let dir = TempDir::new();
+    let server = Program::spawn(dir.path(), &[]);
+    let mut client = server.client();
+    let peak = || server.status_bytes("VmHWM") >> 20;
+    let before = peak();
+    assert_eq!(client.run("MULTI"), "OK");
+    for n in 0..24 {
+        assert_eq!(client.run(&format!("SETRANGE k:{n} 67108863 x")), "QUEUED");
+    }
+    let reply = client.run("EXEC");
+    assert!(reply.starts_with("(EXECABORT ") && reply.contains("268435456"), "{reply}");
+    client.script(&[("DBSIZE", "0"), ("SET a 1", "OK"), ("PING", "PONG")]);
+    // 1,536 MiB if all were staged; a vector that grows has twice what is in it.
+    let taken = peak() - before;
+    assert!(taken < 1_000, "{taken} MiB for the values of a transaction");
+}
+
+/// A field that is named again is answered as it is by then, in every store.
+#[test]
+fn fields_that_are_named_again_are_as_the_command_left_them() {
+    on_every_store(|store| {
+        let server = store.start(&[]);
+        server.client().script(&[
+            ("HSET h f v g w", "2"),
+            ("HGETDEL h FIELDS 2 f f", "[\"v\", nil]"),
+            ("HEXPIRE h 100 NX FIELDS 3 g g f", "[1, 0, -2]"),
+            ("HEXPIRE h 200 FIELDS 2 g g", "[1, 1]"),
+            ("HPERSIST h FIELDS 2 g g", "[1, -1]"),
+            ("HEXPIRE h 0 FIELDS 2 g g", "[2, -2]"),
+            ("EXISTS h", "0"),
+            ("CLIENT KILL MAXAGE 0", "(ERR maxage should be greater than 0)"),
+            ("CLIENT KILL MAXAGE -1", "(ERR maxage should be greater than 0)"),
+            ("CLIENT KILL MAXAGE x", "(ERR maxage is not an integer or out of range)"),
+        ]);
+    });
+}
+
+/// A value is not copied for each time that its field is named.
+#[test]
+fn fields_that_are_named_again_and_again_take_no_memory() {
+    let server = Server::start(&[]);
+    let mut client = server.client();
+    let value = vec![b'v'; 1 << 20];
+    assert_eq!(client.run_words(&[b"HSET", b"h:1", b"f", &value]), "1");
+    let mut words = vec![&b"HEXPIRE"[..], b"h:1", b"100", b"FIELDS", b"30000"];
+    words.extend([&b"f"[..]; 30_000]);
+    assert_eq!(client.run_words(&words), format!("[{}]", ["1"; 30_000].join(", ")));
+    client.script(&[("HSTRLEN h:1 f", "1048576"), ("HTTL h:1 FIELDS 1 f", "[100]")]);
 }
 
 #[test]

@@ -163,6 +163,9 @@ fn run_all(context: &mut Context<'_>, multi: &Multi, tally: &mut Tally) -> Outco
             context.server.keyspace.abandon(is_batch);
             return Err(Failure::NOT_YET);
         }
+        if context.server.keyspace.has_staged_too_much() {
+            break;
+        }
     }
     if let Err(failure) = context.server.keyspace.end(is_batch) {
         context.reply.truncate(start);

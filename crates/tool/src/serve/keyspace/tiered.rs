@@ -352,6 +352,11 @@ impl TieredKeyspace {
         self.writer.begin()
     }
 
+    /// See [`Keyspace::has_staged_too_much`](super::Keyspace::has_staged_too_much).
+    pub fn has_staged_too_much(&self) -> bool {
+        self.writer.has_staged_too_much()
+    }
+
     /// Makes the staged writes happen, if `opened` says that this caller started it.
     pub fn end(&mut self, opened: bool) -> Outcome<()> {
         if !opened {

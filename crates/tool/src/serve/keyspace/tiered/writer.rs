@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use hedgerow::{AtHandOnly, Batch, Db, Error, ErrorKind, Expiry, FieldId, Missing, Table, Value};
 
-use crate::serve::failure::Outcome;
+use crate::serve::failure::{Failure, Outcome};
 use crate::serve::keyspace::wants::{FETCHES_MAX, Tries, Wants};
 use crate::serve::waiter;
 
@@ -33,7 +33,12 @@ struct Staged {
     batch: Batch,
     /// By the table's name and the row's key.
     rows: HashMap<(String, Box<[u8]>), PendingState>,
+    /// Of keys and values.
+    bytes: usize,
 }
+
+/// No more is staged: the store would refuse it as a batch, once all of it was there.
+const STAGED_BYTES_MAX: usize = 256 << 20;
 
 /// What a row will be, as far as expiry goes.
 #[derive(Debug, Clone, Copy)]
@@ -192,9 +197,18 @@ impl Writer {
         self.staged.is_some()
     }
 
+    /// Whether so much was to be staged that nothing of it will be written.
+    pub(super) fn has_staged_too_much(&self) -> bool {
+        self.staged.as_ref().is_some_and(Staged::is_too_large)
+    }
+
     /// Makes the staged changes, all or none, and stops staging.
     pub(super) fn end(&mut self) -> Outcome<()> {
-        let Some(Staged { batch, .. }) = self.staged.take() else { return Ok(()) };
+        let Some(staged) = self.staged.take() else { return Ok(()) };
+        if staged.is_too_large() {
+            return Err(too_large());
+        }
+        let batch = staged.batch;
         if batch.is_empty() {
             return Ok(());
         }
@@ -222,6 +236,7 @@ impl Writer {
         match &mut self.staged {
             None => self.attempt(|| table.update(row, fields)),
             Some(staged) => {
+                staged.count(row, fields)?;
                 staged.batch.update(table, row, fields)?;
                 staged.record(table, row, PendingState::AsBefore);
                 Ok(())
@@ -240,6 +255,7 @@ impl Writer {
         let Some(staged) = &mut self.staged else {
             return self.attempt(|| table.update_expiring(row, fields, Expiry::at_unix_ms(at_ms)));
         };
+        staged.count(row, fields)?;
         staged.batch.update_expiring(table, row, fields, Expiry::at_unix_ms(at_ms))?;
         staged.record(table, row, PendingState::AsBefore);
         Ok(())
@@ -258,6 +274,7 @@ impl Writer {
                 Some(at) => table.put_expiring(row, fields, Expiry::at_unix_ms(at)),
             });
         };
+        staged.count(row, fields)?;
         match expires_at_ms {
             None => staged.batch.put(table, row, fields)?,
             Some(at) => staged.batch.put_expiring(table, row, fields, Expiry::at_unix_ms(at))?,
@@ -271,6 +288,7 @@ impl Writer {
         let Some(staged) = &mut self.staged else { return self.attempt(|| table.delete(row)) };
         let existed = table.exists(row)?;
         if existed {
+            staged.count(row, &[])?;
             staged.batch.delete(table, row)?;
             staged.record(table, row, PendingState::Absent);
         }
@@ -282,6 +300,7 @@ impl Writer {
         let Some(staged) = &mut self.staged else {
             return self.attempt(|| table.expire(row, Expiry::at_unix_ms(at_ms)));
         };
+        staged.count(row, &[])?;
         staged.batch.expire(table, row, Expiry::at_unix_ms(at_ms))?;
         staged.record(table, row, PendingState::Expires(at_ms));
         Ok(true)
@@ -301,7 +320,27 @@ impl Writer {
     }
 }
 
+#[cold]
+fn too_large() -> Failure {
+    Failure::new(format!("ERR what is written at once takes more than {STAGED_BYTES_MAX} bytes"))
+}
+
 impl Staged {
+    /// Counts what is about to be staged. Beyond the limit nothing stays, and nothing more is taken.
+    fn count(&mut self, row: &[u8], fields: &[(FieldId, Value<'_>)]) -> Outcome<()> {
+        let bytes = fields.iter().map(|(_, value)| value.as_bytes().map_or(0, <[u8]>::len)).sum::<usize>();
+        self.bytes = self.bytes.saturating_add(row.len() + bytes);
+        if self.is_too_large() {
+            (self.batch, self.rows, self.bytes) = (Batch::new(), HashMap::new(), usize::MAX);
+            return Err(too_large());
+        }
+        Ok(())
+    }
+
+    fn is_too_large(&self) -> bool {
+        self.bytes > STAGED_BYTES_MAX
+    }
+
     fn record(&mut self, table: &Table, row: &[u8], pending: PendingState) {
         let was = self.rows.entry((table.name().to_owned(), row.into())).or_insert(pending);
         *was = match (*was, pending) {
