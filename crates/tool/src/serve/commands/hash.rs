@@ -102,7 +102,7 @@ pub fn hmget(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
     let found = context
         .server
         .keyspace
-        .hash_prefetched(db, args.at(1), prefetched, |view| reply_values(reply, view, names))?;
+        .hash_prefetched(db, args.at(1), prefetched, |view| reply_values(reply, view, names, |_| true))?;
     context.count_look_up(found.is_some());
     if found.is_none() {
         (0..names.len()).for_each(|_| context.reply.null());
@@ -110,13 +110,21 @@ pub fn hmget(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
     Ok(())
 }
 
-/// The values of fields, as far as the reply may go.
-fn reply_values(reply: &mut Reply<'_>, view: &HashView<'_, '_, '_>, names: Args<'_>) -> hedgerow::Result<()> {
+/// The values of fields, as far as the reply may go; null of a field of whose name `counts` does not hold.
+fn reply_values<'n>(
+    reply: &mut Reply<'_>,
+    view: &HashView<'_, '_, '_>,
+    names: Args<'n>,
+    mut counts: impl FnMut(&'n [u8]) -> bool,
+) -> hedgerow::Result<()> {
     for name in names.iter() {
         if reply.is_over() {
             break;
         }
-        view.field(name, |value| reply_value(reply, value))?;
+        match counts(name) {
+            true => view.field(name, |value| reply_value(reply, value))?,
+            false => reply.null(),
+        }
     }
     Ok(())
 }
@@ -450,22 +458,11 @@ fn reply_fields<'n>(
     db: usize,
     key: &[u8],
     fields: Args<'n>,
-    mut counts: impl FnMut(&'n [u8]) -> bool,
+    counts: impl FnMut(&'n [u8]) -> bool,
 ) -> Outcome<()> {
     context.reply.array(fields.len());
     let reply = &mut context.reply;
-    let found = context.server.keyspace.hash(db, key, |view| {
-        for name in fields.iter() {
-            if reply.is_over() {
-                break;
-            }
-            match counts(name) {
-                true => view.field(name, |value| reply_value(reply, value))?,
-                false => reply.null(),
-            }
-        }
-        Ok(())
-    })?;
+    let found = context.server.keyspace.hash(db, key, |view| reply_values(reply, view, fields, counts))?;
     if found.is_none() {
         (0..fields.len()).for_each(|_| context.reply.null());
     }
