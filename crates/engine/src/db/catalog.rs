@@ -48,6 +48,8 @@ pub(crate) struct Catalog {
     pub(super) access: FieldAccess,
     /// It is the one that was stored last.
     pub(super) whole: bool,
+    /// Of one that is not, the sequence that it says it is whole as of.
+    claimed_sequence: u64,
     /// Of the ids below, those that no table has are of tables which were dropped.
     pub(super) all_below: u32,
     /// Changes in the log count.
@@ -113,8 +115,10 @@ impl Catalog {
         }
         let areas = log.catalog_areas().into_iter();
         let decoded = areas.filter_map(|bytes| Stored::decode(bytes).ok());
-        let youngest =
-            decoded.filter(|stored| !stored.entries.is_empty()).max_by_key(|stored| stored.next_id);
+        let youngest = decoded.filter(|stored| !stored.entries.is_empty()).max_by_key(|stored| {
+            // Changes of fields take no id.
+            (stored.next_id, stored.claimed_sequence())
+        });
         let error = named.err().unwrap_or_else(malformed);
         let error = match &youngest {
             None => error,
@@ -124,7 +128,7 @@ impl Catalog {
             )),
         };
         let stored = youngest.unwrap_or_else(Stored::empty);
-        // It is not known as of when it is: what the log has can only be younger, table by table.
+        // What it says of when it is as of is believed where the log bears it out (`replay_changes`); else what the log has can only be younger, table by table.
         (Catalog::of(stored, 0, (arena, epoch), access, (false, true)), Some(error))
     }
 
@@ -136,7 +140,7 @@ impl Catalog {
         (whole, replays): (bool, bool),
     ) -> Catalog {
         let (mut tables, mut bytes) = (Tables::default(), EMPTY_BYTES);
-        let next_id = stored.next_id;
+        let (next_id, claimed_sequence) = (stored.next_id, stored.claimed_sequence());
         for entry in stored.entries {
             bytes += entry_bytes(&entry.name, &entry.schema);
             let levels = Levels::new(arena, epoch);
@@ -155,6 +159,7 @@ impl Catalog {
             stored: Mutex::new(sequence),
             access,
             whole,
+            claimed_sequence,
             all_below: if whole { next_id } else { 0 },
             replays,
             arena: Arc::clone(arena),

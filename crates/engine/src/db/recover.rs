@@ -257,7 +257,8 @@ impl Recovery<'_> {
         if found.power_cut {
             self.cut(walked, found.watermark);
         }
-        self.catalog.replay_changes(self.log, &walked.changes).map_err(|mut wrong| wrong.swap_remove(0))?;
+        let replayed = self.catalog.replay_changes(self.log, &walked.changes, walked.last_sequence);
+        replayed.map_err(|mut wrong| wrong.swap_remove(0))?;
         if found.power_cut {
             self.cut_ahead(walked);
         }

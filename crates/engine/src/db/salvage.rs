@@ -38,6 +38,8 @@ pub(super) struct Salvage {
     pub(super) doubtful_before: u64,
     /// Changes of the catalog that verify.
     changes: Vec<LoggedChange>,
+    /// The greatest of a record that can be had.
+    last_sequence: u64,
     /// Others may be lost.
     lacks_changes: bool,
 }
@@ -68,7 +70,7 @@ impl Salvage {
 
     /// Brings the catalog up to date with what is left of its changes.
     fn replay(&mut self, catalog: &mut Catalog, log: &Log) {
-        if let Err(wrong) = catalog.replay_changes(log, &self.changes) {
+        if let Err(wrong) = catalog.replay_changes(log, &self.changes, self.last_sequence) {
             self.lacks_changes = true;
             self.damage.extend(wrong);
         }
@@ -90,6 +92,7 @@ impl Salvage {
             let torn = record.verify_all().err().filter(|_| !record.is_mergeable());
             let is_whole = torn.is_none();
             self.damage.extend(torn);
+            self.last_sequence = self.last_sequence.max(record.sequence());
             if record.changes_catalog() {
                 match is_whole {
                     true => self.changes.push(LoggedChange::of(record)),

@@ -95,6 +95,11 @@ impl Stored {
         Ok(Stored { next_id, entries, rest: bytes[..bytes.len().min(9)].to_vec() })
     }
 
+    /// The sequence that it says it is whole as of, of bytes that nothing verifies and that others may follow: no more than a claim.
+    pub(crate) fn claimed_sequence(&self) -> u64 {
+        self.rest.get(..8).map_or(0, |bytes| u64_at(bytes, 0))
+    }
+
     /// The sequence that it is whole as of; `None` of one that no sequence was written behind. Of bytes that end with it.
     pub(crate) fn sequence(&self) -> Result<Option<u64>> {
         match self.rest.len() {

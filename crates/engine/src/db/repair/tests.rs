@@ -9,6 +9,8 @@ use super::{RepairEvent, RepairReport, repair_with};
 use crate::db::backup::tests::{change, fill, moving, schema, sorted_tables};
 use crate::db::fixture::{Scratch, options};
 use crate::inspect::View;
+use crate::manifest::catalog::{EMPTY_BYTES, entry_bytes};
+use crate::manifest::root::CATALOG_START;
 use crate::{Capacity, Db, ErrorKind, Expiry, Options, Result, Table, Type, row};
 
 type Rows = BTreeMap<Vec<u8>, String>;
@@ -39,8 +41,9 @@ fn repaired(from: &Path, capacity: impl Into<Capacity>, to: &Path) -> Result<Rep
     made.report = repair_with(from, capacity, to, |event| match event {
         RepairEvent::Progress(seen, total) => assert!(seen <= total, "{seen} of {total}"),
         RepairEvent::Damaged(error) => made.damaged.push(error.to_string()),
-        RepairEvent::Lost { table, key, .. } => {
-            assert!(table == "t" && made.lost.insert(key.to_vec()));
+        RepairEvent::Lost { table, key, why } => {
+            let is_new = table == "t" && made.lost.insert(key.to_vec());
+            assert!(is_new, "{table} {}: {why}", key.escape_ascii());
         }
         RepairEvent::Doubtful { key, .. } => assert!(made.doubtful.insert(key.to_vec())),
         RepairEvent::LostKeys { from, to, .. } => made.ranges.push((from.to_vec(), to.map(<[u8]>::to_vec))),
@@ -199,6 +202,57 @@ fn sorted_tables_are_found_without_a_root() {
     );
 }
 
+/// A load takes its table's id when it begins. A clear meanwhile takes a greater one, and is the older of the two all the same: with the catalog as it was before both, after both, and where nothing says
+/// when it is of.
+#[test]
+fn a_load_that_met_a_clear_is_found_without_a_root() {
+    let scratch = Scratch::new("repair-load");
+    for (name, is_closed, is_claimed) in
+        [("before", false, true), ("after", true, true), ("unknown", false, false)]
+    {
+        let [at, killed, to] = ["store", "killed", "to"].map(|part| scratch.at(&format!("{name}-{part}")));
+        let db = Db::open_with(&at, moving()).unwrap();
+        let table = db.create_table("t", schema()).unwrap();
+        let log = &table.engine().log;
+        table.engine().catalog.checkpoint(log).unwrap();
+        let catalog_bytes = EMPTY_BYTES + entry_bytes("t", &table.shared().schema.load());
+        let areas = [CATALOG_START, CATALOG_START + log.catalog_areas()[0].len() as u64];
+        let load = table.load(|loader| {
+            table.clear()?;
+            (0..40u64).try_for_each(|n| loader.push(&n, &row! { n: n, text: "loaded" }))
+        });
+        load.unwrap();
+        table.put(&40u64, &row! { n: 40u64, text: "after" }).unwrap();
+        db.persist().unwrap();
+        let expected = rows(&table);
+        assert_eq!(expected.len(), 41);
+        copy_as_killed(&at, &killed);
+        drop(table);
+        db.close().unwrap();
+        let from = if is_closed { at } else { killed };
+        let mut bytes = std::fs::read(from.join("fast")).unwrap();
+        bytes[..8192].fill(0);
+        for area in areas.into_iter().filter(|_| !is_claimed) {
+            bytes[(area + catalog_bytes - 8) as usize..][..8].fill(0);
+        }
+        std::fs::write(from.join("fast"), bytes).unwrap();
+        let made = repaired(&from, Capacity::Beside, &to).unwrap();
+        assert_eq!(made.rows, expected, "{name}");
+    }
+}
+
+/// What a kill of a store that is open would leave now.
+fn copy_as_killed(at: &Path, killed: &Path) {
+    std::fs::create_dir_all(killed.join("capacity")).unwrap();
+    for name in ["", "capacity"] {
+        for entry in std::fs::read_dir(at.join(name)).unwrap().map(|entry| entry.unwrap().path()) {
+            if entry.is_file() {
+                std::fs::copy(&entry, killed.join(entry.strip_prefix(at).unwrap())).unwrap();
+            }
+        }
+    }
+}
+
 /// Where `bytes` are in a file, once.
 fn only_place(path: &Path, bytes: &[u8]) -> usize {
     let all = std::fs::read(path).unwrap();
@@ -285,15 +339,7 @@ fn a_moved_row_is_not_lost_with_the_record_that_it_was() {
     db.backup_with(&backup, |_| {
         if !std::mem::replace(&mut has_moved, true) {
             table.engine().move_now();
-            // What a kill would leave now.
-            std::fs::create_dir_all(killed.join("capacity")).unwrap();
-            for name in ["", "capacity"] {
-                for entry in std::fs::read_dir(at.join(name)).unwrap().map(|entry| entry.unwrap().path()) {
-                    if entry.is_file() {
-                        std::fs::copy(&entry, killed.join(entry.strip_prefix(&at).unwrap())).unwrap();
-                    }
-                }
-            }
+            copy_as_killed(&at, &killed);
         }
         Ok(())
     })
