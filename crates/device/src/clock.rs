@@ -23,6 +23,8 @@ enum Source {
 #[derive(Debug)]
 struct Manual {
     ms: AtomicU64,
+    /// By how many milliseconds the monotonic time is ahead, or behind, modulo 2^64: it does not hear of steps.
+    ahead_ms: AtomicU64,
     /// By how many milliseconds it moves on with each look at it.
     step_ms: u64,
 }
@@ -47,7 +49,13 @@ impl Clock {
     /// A manual clock that also moves on by `step_ms` whenever somebody looks at its wall time: it finds those who look
     /// twice where they should look once.
     pub fn ticking(start_ms: u64, step_ms: u64) -> Clock {
-        Clock { source: Source::Manual(Arc::new(Manual { ms: AtomicU64::new(start_ms), step_ms })) }
+        Clock {
+            source: Source::Manual(Arc::new(Manual {
+                ms: AtomicU64::new(start_ms),
+                ahead_ms: AtomicU64::new(0),
+                step_ms,
+            })),
+        }
     }
 
     /// A clock whose wall time is that of `source` as of the last [`Clock::refresh`]: between two of them all who look at it
@@ -85,13 +93,17 @@ impl Clock {
         }
     }
 
-    /// Nanoseconds since some fixed moment; never goes back. A manual clock's is its milliseconds.
+    /// Nanoseconds since some fixed moment; never goes back. A manual clock's is its milliseconds, as if it had never stepped.
     #[inline]
     pub fn monotonic_ns(&self) -> u64 {
         match &self.source {
             Source::Machine => monotonic_ns(),
             Source::Cached(cached) => cached.source.monotonic_ns(),
-            Source::Manual(manual) => manual.ms.load(Ordering::Acquire).saturating_mul(1_000_000),
+            Source::Manual(manual) => {
+                let ms =
+                    manual.ms.load(Ordering::Acquire).wrapping_add(manual.ahead_ms.load(Ordering::Acquire));
+                ms.saturating_mul(1_000_000)
+            }
         }
     }
 
@@ -106,12 +118,15 @@ impl Clock {
         }
     }
 
-    /// Has a manual clock step to `ms`, which may be in its past, as a machine's may when it is set.
+    /// Has a manual clock step to `ms`, which may be in its past, as a machine's may when it is set. Its monotonic time stays; who looks at that meanwhile may see it jump.
     pub fn step_to_ms(&self, ms: u64) {
         match &self.source {
             Source::Machine => {}
             Source::Cached(cached) => cached.source.step_to_ms(ms),
-            Source::Manual(manual) => manual.ms.store(ms, Ordering::Release),
+            Source::Manual(manual) => {
+                let before = manual.ms.swap(ms, Ordering::AcqRel);
+                manual.ahead_ms.fetch_add(before.wrapping_sub(ms), Ordering::AcqRel);
+            }
         }
     }
 }

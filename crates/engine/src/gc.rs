@@ -396,8 +396,7 @@ impl Engine {
         let of_readers = waiting.len() - of_snapshots;
         let bytes = |segments: u64| segments * self.log.extent_bytes();
         let mut pins = Vec::new();
-        if let Some(since_ms) = self.snapshots.oldest_since_ms() {
-            let age_ms = self.clock.now_ms().saturating_sub(since_ms);
+        if let Some(age_ms) = self.snapshots.oldest_age_ms(self.clock.monotonic_ns()) {
             let kept = oldest.map_or(0, |oldest| self.log.segments_kept_for(oldest));
             pins.push(format!(
                 "a snapshot taken {age_ms} ms ago keeps what was replaced since ({of_snapshots} empty segments and {kept} that are not, \

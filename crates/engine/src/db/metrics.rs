@@ -133,7 +133,6 @@ impl Engine {
         let (write_throttle_ns_per_kib, write_throttle_ns) = self.gc.throttle.paid();
         let bytes_to_move = if self.may_move() { self.missing_landing() } else { 0 };
         let move_bytes = if self.may_move() { self.bytes_to_move(u64::MAX) } else { 0 };
-        let oldest_snapshot = self.snapshots.oldest_since_ms();
         let of_cache = &self.cache.numbers;
         Metrics {
             rows: tables.iter().map(|t| t.rows()).sum(),
@@ -173,8 +172,7 @@ impl Engine {
             queues: QueueMetrics::of((&self.gc.controller, &self.io_budget), self.groups_owed(), move_bytes),
             write_throttle_ns_per_kib,
             write_throttle_ns,
-            oldest_snapshot_age_ms: oldest_snapshot
-                .map(|since_ms| self.clock.now_ms().saturating_sub(since_ms)),
+            oldest_snapshot_age_ms: self.snapshots.oldest_age_ms(self.clock.monotonic_ns()),
             chains_merged,
             chains_merged_in_place,
             rows_reordered: self.reorder_queue.rows(),

@@ -18,21 +18,21 @@ pub(crate) struct Snapshots {
     held: AtomicU64,
 }
 
-/// How many hold a snapshot, and when it was taken.
+/// How many hold a snapshot, and when it was taken, by the clock that never goes back.
 #[derive(Clone, Copy)]
 struct Holders {
     count: usize,
-    since_ms: u64,
+    since_ns: u64,
 }
 
 impl Snapshots {
     /// Takes a snapshot. The registry is locked meanwhile, so that [`Snapshots::oldest`] never misses one in the making.
-    pub(crate) fn take(&self, log: &Log, now_ms: u64) -> u64 {
+    pub(crate) fn take(&self, log: &Log, now_ns: u64) -> u64 {
         let mut live = self.live.lock();
         // For `are_none`, before the sequence is read.
         self.held.fetch_add(1, Ordering::SeqCst);
         let sequence = log.barrier();
-        live.entry(sequence).or_insert(Holders { count: 0, since_ms: now_ms }).count += 1;
+        live.entry(sequence).or_insert(Holders { count: 0, since_ns: now_ns }).count += 1;
         sequence
     }
 
@@ -70,9 +70,10 @@ impl Snapshots {
         self.held.load(Ordering::SeqCst) == 0
     }
 
-    /// When the oldest was taken.
-    pub(crate) fn oldest_since_ms(&self) -> Option<u64> {
-        self.live.lock().first_key_value().map(|(_, held)| held.since_ms)
+    /// How long ago the oldest was taken, in ms; `now_ns` is of the clock that [`Snapshots::take`] was told.
+    pub(crate) fn oldest_age_ms(&self, now_ns: u64) -> Option<u64> {
+        let live = self.live.lock();
+        live.first_key_value().map(|(_, held)| now_ns.saturating_sub(held.since_ns) / 1_000_000)
     }
 
     pub(crate) fn oldest(&self) -> Option<u64> {

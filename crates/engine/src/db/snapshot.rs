@@ -19,7 +19,7 @@ pub struct Snapshot {
 
 impl Snapshot {
     pub(super) fn take(engine: Arc<Engine>) -> Snapshot {
-        let sequence = engine.snapshots.take(&engine.log, engine.clock.now_ms());
+        let sequence = engine.snapshots.take(&engine.log, engine.clock.monotonic_ns());
         Snapshot { sequence, engine }
     }
 

@@ -103,6 +103,8 @@ impl Engine {
         let moved = self.move_out_of_chosen(MoveKind::Tombstones, choose);
         // Nor does it tell what a move of rows costs.
         self.gc.set_moving_bytes(0);
+        // It may have been what the store takes no writes for any more.
+        self.log.check_writable()?;
         match moved {
             Ok(0) | Err(_) => Err(refused),
             moved => {

@@ -31,6 +31,23 @@ pub(crate) struct MergeNumbers {
     pub(crate) garbage: u64,
 }
 
+/// A file that could not be read.
+#[derive(Debug, Clone, Copy, Default)]
+struct Unread {
+    /// For so many merges, and for none between.
+    times: u32,
+    /// When it was last, in ms since 1970.
+    at_ms: u64,
+}
+
+impl Unread {
+    /// Whether it is left alone. A clock that was set back since says no more than that it is another time: what then looks like a year is no longer than a pause.
+    fn is_left_alone(self, now_ms: u64) -> bool {
+        let pause_ms = |more: u32| UNREAD_PAUSE_MS << more.min(UNREAD_DOUBLINGS_MAX);
+        self.times.checked_sub(UNREAD_MAX).is_some_and(|more| now_ms.abs_diff(self.at_ms) < pause_ms(more))
+    }
+}
+
 /// What was merged since the store was opened, and what cannot be.
 #[derive(Debug, Default)]
 pub(super) struct Merges {
@@ -44,8 +61,8 @@ pub(super) struct Merges {
     backlog: AtomicU64,
     /// Files in which a merge met corruption: runs with one are left alone, and looks at what is damaged say so.
     damaged: Mutex<BTreeSet<u64>>,
-    /// Files that could not be read: for how many merges, and until when they are left alone, in ms since 1970.
-    unread: Mutex<BTreeMap<u64, (u32, u64)>>,
+    /// Files that could not be read.
+    unread: Mutex<BTreeMap<u64, Unread>>,
     /// Files for which there was too little room when they were written anew alone, and how much there was.
     too_large: Mutex<BTreeMap<u64, u64>>,
     pub(super) replaced: Mutex<Replaced>,
@@ -101,7 +118,7 @@ impl Merges {
         drop(damaged);
         let unread = self.unread.lock();
         !unread.is_empty()
-            && has(&|number| unread.get(&number).is_some_and(|(_, until_ms)| now_ms < *until_ms))
+            && has(&|number| unread.get(&number).is_some_and(|unread| unread.is_left_alone(now_ms)))
     }
 
     /// So much is thought to be garbage.
@@ -143,11 +160,8 @@ impl Merges {
         }
         let mut unread = self.unread.lock();
         for number in files {
-            let (times, until_ms) = unread.entry(number).or_default();
-            *times += 1;
-            if let Some(more) = times.checked_sub(UNREAD_MAX) {
-                *until_ms = now_ms.saturating_add(UNREAD_PAUSE_MS << more.min(UNREAD_DOUBLINGS_MAX));
-            }
+            let Unread { times, .. } = unread.get(&number).copied().unwrap_or_default();
+            unread.insert(number, Unread { times: times.saturating_add(1), at_ms: now_ms });
         }
         error
     }
@@ -180,5 +194,25 @@ impl Merges {
             failures: load(failures),
             garbage: load(garbage),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The clock may be set to any time meanwhile: a file is left alone for no longer than its pause.
+    #[test]
+    fn an_unread_file_is_left_alone_for_its_pause_and_no_longer() {
+        let at_ms = 1_000 * UNREAD_PAUSE_MS;
+        let mut unread = Unread { times: UNREAD_MAX - 1, at_ms };
+        assert!(!unread.is_left_alone(at_ms), "not before it failed so often");
+        unread.times = UNREAD_MAX;
+        assert!(unread.is_left_alone(at_ms) && unread.is_left_alone(at_ms + UNREAD_PAUSE_MS - 1));
+        assert!(!unread.is_left_alone(at_ms + UNREAD_PAUSE_MS));
+        assert!(!unread.is_left_alone(at_ms - UNREAD_PAUSE_MS) && !unread.is_left_alone(0), "set back");
+        unread.times = u32::MAX;
+        let longest = UNREAD_PAUSE_MS << UNREAD_DOUBLINGS_MAX;
+        assert!(unread.is_left_alone(at_ms + longest - 1) && !unread.is_left_alone(at_ms + longest));
     }
 }

@@ -103,18 +103,18 @@ impl Engine {
 
     /// Whether moves wait for a snapshot that may go in a moment: nothing that was written since it was taken moves.
     pub(in crate::gc) fn waits_for_snapshot(&self) -> bool {
-        let is_young = |since_ms| self.clock.now_ms().saturating_sub(since_ms) < LONG_SNAPSHOT_MS;
-        self.can_move() && self.snapshots.oldest_since_ms().is_some_and(is_young)
+        let age_ms = || self.snapshots.oldest_age_ms(self.clock.monotonic_ns());
+        self.can_move() && age_ms().is_some_and(|age_ms| age_ms < LONG_SNAPSHOT_MS)
     }
 
     /// Whether a snapshot that is not about to go keeps what moves emptied first: nothing is freed until then, however slowly is written. Not for who has an appender locked: the
     /// list of snapshots may be held by one who waits for all appenders to be passed.
     fn is_held_up(&self) -> bool {
-        let is_old = |since_ms| self.clock.now_ms().saturating_sub(since_ms) >= LONG_SNAPSHOT_MS;
+        let age_ms = || self.snapshots.oldest_age_ms(self.clock.monotonic_ns());
         let queue = self.gc.moved_from.lock();
         let Some(front) = queue.front() else { return false };
         self.snapshots.oldest().is_some_and(|oldest| oldest < front.pending.sequence)
-            && self.snapshots.oldest_since_ms().is_some_and(is_old)
+            && age_ms().is_some_and(|age_ms| age_ms >= LONG_SNAPSHOT_MS)
     }
 
     /// Whether what is written now is likely to be waited for by a move soon.
@@ -127,8 +127,8 @@ impl Engine {
         self.moves_help() && self.room().available / 2 < self.landing_extents()
     }
 
-    /// How much of the index's last quarter is taken, from 0 to 1; nothing where seals make room in it. A move takes the oldest rows out, whose keys were sealed long ago, and
-    /// nothing is sealed until it is done: writers would stand still for a move that makes no room for them.
+    /// How much of the index's last quarter is taken, from 0 to 1; nothing where seals make room in it. A move takes the oldest rows out, whose keys were sealed long ago:
+    /// writers would stand still for a move that makes no room for them.
     fn index_pressure(&self) -> f64 {
         let pressure = self.pressure_in_index();
         if pressure > 0.0 && self.seals_make_room() { 0.0 } else { pressure }
