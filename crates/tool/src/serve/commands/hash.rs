@@ -428,10 +428,10 @@ pub fn hscan(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
             goes_on
         })
     })?;
-    let position = last.map(|after| Position { space: db, source, after: after.into(), walk: None });
-    let next = position.map(|position| context.server.cursors.insert(position));
+    let next = last.map(|after| Position { space: db, source, after: after.into(), walk: None });
+    let next = context.server.cursors.go_on(position.is_some().then_some(cursor), next);
     context.reply.array(2);
-    context.reply.bulk_display(next.unwrap_or(0));
+    context.reply.bulk_display(next);
     context.reply.array(shown.len() * if options.no_values { 1 } else { 2 });
     for (name, value) in shown {
         context.reply.bulk(&name);

@@ -180,7 +180,7 @@ pub fn scan(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
         bytes += key.len();
         bytes < limits::SCAN_BYTES_MAX
     })?;
-    let next = next.map_or(0, |position| context.server.cursors.insert(position));
+    let next = context.server.cursors.go_on(from.is_some().then_some(cursor), next);
     context.reply.array(2);
     context.reply.bulk_display(next);
     context.reply.array(found.len());

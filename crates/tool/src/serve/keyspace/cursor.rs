@@ -4,7 +4,7 @@
 //! the beginning, so that every key present throughout is still returned at least once. Strings come last, since a key that is set becomes one, whatever it was: so
 //! only a string that becomes a hash (by RENAME, COPY or one EXEC) may be missed.
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 
 use hedgerow_row::backend::Cursor;
 use hedgerow_row::pairs::WalkCursor;
@@ -79,11 +79,14 @@ impl Position {
     }
 }
 
-/// The positions of unfinished scans.
+/// The positions of unfinished scans, by their cursors.
 #[derive(Debug)]
 pub struct Cursors {
-    first: u64,
-    positions: VecDeque<Position>,
+    next: u64,
+    /// Where nobody went on yet.
+    waiting: BTreeMap<u64, Position>,
+    /// Where somebody did. Whoever lost the answer may ask for it again.
+    passed: BTreeMap<u64, Position>,
     bytes: usize,
 }
 
@@ -94,24 +97,33 @@ impl Cursors {
     /// None yet. Cursors start at a number that depends on the time, so that those of an earlier run mean nothing; they
     /// stay below 2^53 for clients whose numbers are floats.
     pub fn new(now_ms: u64) -> Cursors {
-        Cursors { first: (now_ms / 1000) << 20 | 1, positions: VecDeque::new(), bytes: 0 }
+        let next = (now_ms / 1000) << 20 | 1;
+        Cursors { next, waiting: BTreeMap::new(), passed: BTreeMap::new(), bytes: 0 }
     }
 
-    /// Remembers a position and gives its number; forgets the oldest if there are too many.
-    pub fn insert(&mut self, position: Position) -> u64 {
-        self.bytes += position.bytes();
-        while self.positions.len() >= limits::CURSORS_MAX || self.bytes > BYTES_MAX {
-            let Some(oldest) = self.positions.pop_front() else { break };
-            self.bytes -= oldest.bytes();
-            self.first += 1;
+    /// The cursor of a scan that is at `position` now, and was at that of the cursor `from`, if it did not begin; 0 if it has ended. If there are too many positions those are forgotten first, the
+    /// oldest before others, that a scan went on from: so a scan that goes on is not sent back to the beginning by the steps of others, only by as many scans.
+    pub fn go_on(&mut self, from: Option<u64>, position: Option<Position>) -> u64 {
+        if let Some((from, passed)) = from.and_then(|from| Some((from, self.waiting.remove(&from)?))) {
+            self.passed.insert(from, passed);
         }
-        self.positions.push_back(position);
-        self.first + self.positions.len() as u64 - 1
+        let Some(position) = position else { return 0 };
+        self.bytes += position.bytes();
+        while self.waiting.len() + self.passed.len() >= limits::CURSORS_MAX || self.bytes > BYTES_MAX {
+            let Some((_, oldest)) = self.passed.pop_first().or_else(|| self.waiting.pop_first()) else {
+                break;
+            };
+            self.bytes -= oldest.bytes();
+        }
+        let cursor = self.next;
+        self.next += 1;
+        self.waiting.insert(cursor, position);
+        cursor
     }
 
-    /// The position of a number; None means the beginning.
+    /// The position of a cursor; None means the beginning.
     pub fn get(&self, cursor: u64) -> Option<&Position> {
-        self.positions.get(usize::try_from(cursor.checked_sub(self.first)?).ok()?)
+        self.waiting.get(&cursor).or_else(|| self.passed.get(&cursor))
     }
 }
 
@@ -119,21 +131,44 @@ impl Cursors {
 mod tests {
     use super::*;
 
+    fn at(n: usize) -> Position {
+        Position { space: 0, source: Source::Strings, after: n.to_string().into_bytes().into(), walk: None }
+    }
+
     #[test]
     fn remembers_a_bounded_number() {
         let mut cursors = Cursors::new(1_800_000_000_000);
-        let at = |n: usize| Position {
-            space: 0,
-            source: Source::Strings,
-            after: n.to_string().into_bytes().into(),
-            walk: None,
-        };
-        let numbers: Vec<u64> = (0..limits::CURSORS_MAX + 10).map(|n| cursors.insert(at(n))).collect();
+        let numbers: Vec<u64> =
+            (0..limits::CURSORS_MAX + 10).map(|n| cursors.go_on(None, Some(at(n)))).collect();
         assert!(numbers.iter().all(|&n| n > 0 && n < 1 << 53));
         assert_eq!(cursors.get(numbers[9]), None);
         assert_eq!(cursors.get(numbers[10]), Some(&at(10)));
         assert_eq!(cursors.get(numbers[limits::CURSORS_MAX + 9]), Some(&at(limits::CURSORS_MAX + 9)));
         assert_eq!(cursors.get(0), None);
         assert_eq!(cursors.get(u64::MAX), None);
+    }
+
+    /// However many steps others make, a scan is where it was; and the answer to its last step may be asked for again.
+    #[test]
+    fn a_scan_is_sent_back_by_no_other() {
+        let mut cursors = Cursors::new(1_800_000_000_000);
+        let slow = cursors.go_on(None, Some(at(0)));
+        let mut quick = cursors.go_on(None, Some(at(1)));
+        for n in 2..3 * limits::CURSORS_MAX {
+            let before = quick;
+            quick = cursors.go_on(Some(quick), Some(at(n)));
+            assert_eq!(cursors.get(before), Some(&at(n - 1)));
+        }
+        assert_eq!((cursors.get(slow), cursors.get(quick).is_some()), (Some(&at(0)), true));
+        assert_eq!(cursors.go_on(Some(slow), None), 0);
+        // One that has ended is forgotten as what was passed is.
+        assert_eq!(cursors.get(slow), Some(&at(0)));
+        cursors.go_on(Some(quick), Some(at(1)));
+        assert_eq!(cursors.get(slow), None);
+        // Positions of names so long that fewer fit.
+        let long = Position { after: vec![b'x'; BYTES_MAX / 4].into(), ..at(0) };
+        let numbers: Vec<u64> = (0..8).map(|_| cursors.go_on(None, Some(long.clone()))).collect();
+        assert!(cursors.get(numbers[4]).is_none() && cursors.get(numbers[7]).is_some());
+        assert!(cursors.bytes <= BYTES_MAX && cursors.waiting.len() <= 4);
     }
 }
