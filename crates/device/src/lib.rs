@@ -68,6 +68,7 @@
 #[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
 compile_error!("hedgerow-device is written for 64-bit Linux");
 
+mod agenda;
 mod allocations;
 mod arena;
 mod capacity;
@@ -92,6 +93,7 @@ mod shared_copy;
 mod sync;
 mod zeroed;
 
+pub use agenda::Agenda;
 pub use allocations::{CountingAllocator, allocations};
 pub use arena::Arena;
 pub use capacity::{

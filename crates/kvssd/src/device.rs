@@ -344,6 +344,11 @@ impl Device {
         (0..self.flash.geometry().blocks).map(|block| self.flash.generation(block) / 2).max().unwrap_or(0)
     }
 
+    /// From now on steps tell of their parts.
+    pub(crate) fn record_events(&mut self) {
+        self.options.events = true;
+    }
+
     /// The simulated medium, where the device is on one.
     pub fn crash_sim(&self) -> Option<&CrashSim> {
         self.flash.crash_sim()

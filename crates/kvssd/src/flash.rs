@@ -4,12 +4,14 @@
 //! the medium is the request buffer; and that what comes back from a read was verified, or is an error. Must not know what is looked up, or when a
 //! block is erased.
 
+pub(crate) mod drive_model;
 pub(crate) mod footer;
 pub(crate) mod geometry;
 pub(crate) mod record;
 pub(crate) mod secret;
 pub(crate) mod seed;
 pub(crate) mod superblock;
+pub(crate) mod timeline;
 
 use std::cell::Cell;
 use std::ops::Range;

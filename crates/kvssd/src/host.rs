@@ -28,11 +28,14 @@
 //! # Ok::<(), hedgerow_kvssd::KvError>(())
 //! ```
 
+mod sim;
+
 use std::collections::VecDeque;
 
 use crate::code::{KvError, Result};
 use crate::command::{KEY_BYTES_MAX, KvAnswer, KvCommand, PairKey, SpaceId, SpaceInfo, StoreMode};
 use crate::device::{Completion, Device, Out};
+pub use sim::{SimCompletion, SimHost};
 
 /// A queue pair of a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -14,9 +14,9 @@
 //! | module | owns |
 //! |---|---|
 //! | `command`, `code` | what is asked, answered and refused, and the limits |
-//! | `flash` | bytes on the medium: superblocks, block words, records, footers |
+//! | `flash` | bytes on the medium: superblocks, block words, records, footers; and how long a drive's flash would take, in virtual time |
 //! | `device` | commands carried out, a step at a time: index, buckets, blocks, gc, recovery |
-//! | `host` | queue pairs, and the memory they take |
+//! | `host` | queue pairs, and the memory they take; a host in virtual time |
 //!
 //! The core has no `unsafe`, no thread, lock or clock, and no I/O but through `hedgerow-device`, whose crash simulation its tests rest on. Arrows run one way: `flash <- device <- host`.
 //! `docs/kvssd.md` has the table of commands and codes, and where this device differs from the standard.
@@ -40,5 +40,7 @@ pub use device::{
     OpenReport, Out, Refused, Stage,
 };
 pub use flash::FlashCounters;
+pub use flash::drive_model::{DriveModel, FrontCost, FrontKind};
 pub use flash::geometry::Geometry;
-pub use host::{Host, HostRequest, HostTicket, QueueId};
+pub use flash::timeline::TimelineCounters;
+pub use host::{Host, HostRequest, HostTicket, QueueId, SimCompletion, SimHost};

@@ -8,7 +8,7 @@ use super::block::{OpenBlock, WriteStream};
 use super::event::Stage;
 use crate::code::{KvError, Result};
 use crate::command::group_of;
-use crate::flash::footer::{FooterEntry, FooterRepair};
+use crate::flash::footer::{FooterEntry, FooterRepair, footer_bytes};
 use crate::flash::record::{END_BYTES, RecordHeader, UNIT_BYTES};
 use crate::flash::superblock::Superblock;
 
@@ -106,6 +106,8 @@ impl Device {
         let Some(open) = self.blocks.take_open(stream) else { return Ok(()) };
         self.flash.write_footer(open.block, &open.entries, FooterRepair::default())?;
         self.blocks.set_sealed(open.block, self.sequence);
+        let end = self.flash.geometry().block_offset(open.block) + u64::from(open.end);
+        self.record_stage(Stage::Sealed, end / UNIT_BYTES as u64, footer_bytes(open.entries.len()) as u64);
         Ok(())
     }
 

@@ -32,6 +32,8 @@ pub enum Stage {
     Merged,
     /// Pages were programmed, and are durable.
     Programmed,
+    /// A block was ended with a footer: `place` is the end of its records, `bytes` are those of the footer, which ends with the block.
+    Sealed,
     /// Gc copied a record; `place` is the old one.
     Copied,
     /// A block was erased; `place` is its first.

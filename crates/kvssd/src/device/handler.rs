@@ -481,6 +481,7 @@ impl Device {
         let keys = self.keys_of(open.space, position.group, position.hash, &position.after);
         let (keys, unreadable) = keys.map_err(|error| (0, error))?;
         for (key, found) in keys {
+            self.record_stage(Stage::LookedUp, found.entry.place, key.len() as u64);
             self.push_pair(buffer, given, open, &key, &found).map_err(|error| (pushed, error))?;
             position.after = key;
             pushed += 1;
