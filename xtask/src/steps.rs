@@ -88,9 +88,13 @@ fn soak(_: &Path) -> Outcome {
 }
 
 fn shuttle(_: &Path) -> Outcome {
-    let mut test = cargo(&["test", "-p", "hedgerow", "--lib", "--target-dir", "target/shuttle", "shuttle"]);
-    test.env("RUSTFLAGS", "--cfg shuttle");
-    all(&[test])
+    let mut of_packages = Vec::new();
+    for package in ["hedgerow", "hedgerow-kvssd"] {
+        let mut test = cargo(&["test", "-p", package, "--lib", "--target-dir", "target/shuttle", "shuttle"]);
+        test.env("RUSTFLAGS", "--cfg shuttle");
+        of_packages.push(test);
+    }
+    all(&of_packages)
 }
 
 /// What a step says that needs components of a nightly toolchain, where one of them is missing.

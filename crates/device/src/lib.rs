@@ -77,6 +77,7 @@ mod clock;
 mod copy;
 mod emulate;
 mod error;
+mod event_fd;
 mod fast;
 mod fault;
 mod faults;
@@ -107,6 +108,7 @@ pub use copy::{
 };
 pub use emulate::{EmulatedLatency, PersistentMemoryModel, any_emulated};
 pub use error::{DeviceError, Result, SyncFailure};
+pub use event_fd::EventFd;
 pub use fast::{EmulatedBase, ExclusiveTier, FastTier, FastTierOptions, Medium, TierBytes};
 pub use fault::{CrashModel, CrashSim, CrashWalk, Fault, FileCall, Image, Refusal, Survivors, SyncOf};
 pub use faults::major_faults;

@@ -1,7 +1,7 @@
-//! The host's side: queue pairs over a device.
+//! The host's side: queue pairs over a device, driven by their callers, by a thread, or in virtual time.
 //!
 //! Owns [`Host`], its queues and their buffers. Promises that memory is set aside when a queue is opened, `depth` times a key and a value buffer, and does not grow with pairs or
-//! commands; that each completion goes to the queue that started the command, once; and that whoever waits or polls drives the device: there is no thread. Must not know
+//! commands; that each completion goes to the queue that started the command, once; and that whoever waits or polls drives the device: there is no thread. `driver` has queue pairs that others drive, `sim` a host in virtual time. Must not know
 //! what the device does with a command.
 //!
 //! A buffer stands for the memory that a drive's controller would fetch a pair from: a store copies the value there, and the device writes it to its place from
@@ -28,6 +28,11 @@
 //! # Ok::<(), hedgerow_kvssd::KvError>(())
 //! ```
 
+mod cache;
+mod driver;
+mod locks;
+mod queue;
+mod rings;
 mod sim;
 
 use std::collections::VecDeque;
@@ -35,6 +40,9 @@ use std::collections::VecDeque;
 use crate::code::{KvError, Result};
 use crate::command::{KEY_BYTES_MAX, KvAnswer, KvCommand, PairKey, SpaceId, SpaceInfo, StoreMode};
 use crate::device::{Completion, Device, Out};
+pub use cache::CachedQueue;
+pub use driver::{DeviceThread, QueueDriver, QueueOpener};
+pub use queue::{QueuePair, QueueReady};
 pub use sim::{SimCompletion, SimHost};
 
 /// A queue pair of a host.

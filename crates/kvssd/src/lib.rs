@@ -18,7 +18,7 @@
 //! | `device` | commands carried out, a step at a time: index, buckets, blocks, gc, recovery |
 //! | `host` | queue pairs, and the memory they take; a host in virtual time |
 //!
-//! The core has no `unsafe`, no thread, lock or clock, and no I/O but through `hedgerow-device`, whose crash simulation its tests rest on. Arrows run one way: `flash <- device <- host`.
+//! The core has no `unsafe`, no thread, lock or clock (`host` may have them), and no I/O but through `hedgerow-device`, whose crash simulation its tests rest on. Arrows run one way: `flash <- device <- host`.
 //! `docs/kvssd.md` has the table of commands and codes, and where this device differs from the standard.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -43,4 +43,7 @@ pub use flash::FlashCounters;
 pub use flash::drive_model::{DriveModel, FrontCost, FrontKind};
 pub use flash::geometry::Geometry;
 pub use flash::timeline::TimelineCounters;
-pub use host::{Host, HostRequest, HostTicket, QueueId, SimCompletion, SimHost};
+pub use host::{
+    CachedQueue, DeviceThread, Host, HostRequest, HostTicket, QueueDriver, QueueId, QueueOpener, QueuePair,
+    QueueReady, SimCompletion, SimHost,
+};
