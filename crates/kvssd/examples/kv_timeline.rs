@@ -9,14 +9,17 @@
 //! | `value` | bytes of a value there | 4096 |
 //! | `depth` | commands under way there | 64 |
 //! | `seed` | of all choices | 1 |
+//! | `cpu` | what a command takes of a core, in ns, as measured; 0 leaves out the machine with many devices | 0 |
+//! | `cores` | cores of that machine | 48 |
+//! | `bus` | MB a second over its bus | 24000 |
 //!
 //! First what goes into the model, then what comes out of it. Nothing here is measured on a drive: the one figure of a drive is printed beside its row and was not fitted. Nothing depends on the machine, either:
 //! one seed prints the same each time.
 
 use hedgerow_device::{FastTier, FastTierOptions, Random};
 use hedgerow_kvssd::{
-    Device, DeviceOptions, DriveModel, FrontKind, Geometry, KvAnswer, KvCommand, PairKey, SimHost, SpaceId,
-    StoreMode,
+    Device, DeviceOptions, DriveModel, FrontKind, Geometry, KvAnswer, KvCommand, NodeLoad, NodeModel,
+    PairKey, SimHost, SpaceId, StoreMode,
 };
 
 /// What the shipped emulator's performance model says of values of so many bytes, thousands a second: insert, retrieve, update.
@@ -275,9 +278,47 @@ fn busy(now: &[u64; 3], before: &[u64; 3], of: &Figures, ops: u64, parts: std::o
     spent as f64 * 100.0 / all
 }
 
+/// A machine with many devices, each as `SimHost` says of one: inserts, 64 under way on each.
+fn print_node(ops: u64, seed: u64) {
+    let (cpu_ns, cores) = (argument("cpu", 0), argument("cores", 48) as u32);
+    let bus_bytes_a_second = argument("bus", 24_000) * 1_000_000;
+    if cpu_ns == 0 {
+        return;
+    }
+    println!(
+        "\n# What comes out: a machine of {cores} cores, {cpu_ns} ns of them a command (given, not modelled), {bus_bytes_a_second} bytes a second"
+    );
+    println!("| insert of | devices | k/s | MB/s | of one device | cores busy | bus busy |");
+    println!("|---|---|---|---|---|---|---|");
+    for bytes in [64, 4096, 65536, 1 << 20] {
+        let mut drive = Drive::new(48, bytes, DriveModel::default(), seed);
+        let one = drive.insert(64, ops.min((384 << 20) / bytes as u64)).a_second;
+        for devices in [1, 2, 4, 6, 9, 12, 15, 18] {
+            let load = NodeLoad {
+                devices,
+                depth: 64,
+                device_ns: (1e9 / one) as u64,
+                latency_ns: 0,
+                bytes: bytes as u64,
+            };
+            let node = NodeModel { cores, cpu_ns, bus_bytes_a_second };
+            let figures = node.run(load, 5_000).expect("a node that may be");
+            println!(
+                "| {bytes:7} | {devices:2} | {:8.1} | {:8.1} | {:5.2} | {:5.1} | {:3.0} % |",
+                figures.a_second / 1e3,
+                figures.a_second * bytes as f64 / 1e6,
+                figures.a_second / one,
+                figures.cores_busy,
+                figures.bus_busy * 100.0,
+            );
+        }
+    }
+}
+
 fn main() {
     let seed = argument("seed", 1);
     print_inputs(&DriveModel::default());
     print_rows(argument("ops", 60_000), seed);
     print_gc(seed);
+    print_node(argument("ops", 60_000), seed);
 }

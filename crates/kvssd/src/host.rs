@@ -31,6 +31,7 @@
 mod cache;
 mod driver;
 mod locks;
+mod node;
 mod queue;
 mod rings;
 mod sim;
@@ -42,6 +43,7 @@ use crate::command::{KEY_BYTES_MAX, KvAnswer, KvCommand, PairKey, SpaceId, Space
 use crate::device::{Completion, Device, Out};
 pub use cache::CachedQueue;
 pub use driver::{DeviceThread, QueueDriver, QueueOpener};
+pub use node::{NodeFigures, NodeLoad, NodeModel};
 pub use queue::{QueuePair, QueueReady};
 pub use sim::{SimCompletion, SimHost};
 

@@ -16,7 +16,7 @@
 //! | `command`, `code` | what is asked, answered and refused, and the limits |
 //! | `flash` | bytes on the medium: superblocks, block words, records, footers; and how long a drive's flash would take, in virtual time |
 //! | `device` | commands carried out, a step at a time: index, buckets, blocks, gc, recovery |
-//! | `host` | queue pairs, and the memory they take; a host in virtual time |
+//! | `host` | queue pairs, and the memory they take; a host, and a machine with several devices, in virtual time |
 //!
 //! The core has no `unsafe`, no thread, lock or clock (`host` may have them), and no I/O but through `hedgerow-device`, whose crash simulation its tests rest on. Arrows run one way: `flash <- device <- host`.
 //! `docs/kvssd.md` has the table of commands and codes, and where this device differs from the standard.
@@ -44,6 +44,6 @@ pub use flash::drive_model::{DriveModel, FrontCost, FrontKind};
 pub use flash::geometry::Geometry;
 pub use flash::timeline::TimelineCounters;
 pub use host::{
-    CachedQueue, DeviceThread, Host, HostRequest, HostTicket, QueueDriver, QueueId, QueueOpener, QueuePair,
-    QueueReady, SimCompletion, SimHost,
+    CachedQueue, DeviceThread, Host, HostRequest, HostTicket, NodeFigures, NodeLoad, NodeModel, QueueDriver,
+    QueueId, QueueOpener, QueuePair, QueueReady, SimCompletion, SimHost,
 };
