@@ -23,6 +23,9 @@ pub const SPACES_MAX: usize = 15;
 /// Keys in one [`KvCommand::Exist`].
 pub const EXIST_KEYS_MAX: usize = 4096;
 
+/// Keys in one [`KvCommand::ListKeys`].
+pub const LIST_KEYS_MAX: usize = 4096;
+
 /// Bytes of a key that lie in the command.
 const KEY_BYTES_IN_PLACE: usize = 30;
 
@@ -167,6 +170,15 @@ pub enum IteratorContent {
     Pairs,
 }
 
+/// Where a list of a group's keys goes on: behind this key, among those of its hash. The same for all openings of a device.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct KeyPlace {
+    /// Hashes below this one are behind it. 0 is the start.
+    pub hash: u64,
+    /// Of that hash, keys up to this one are, too. Empty, and none is.
+    pub after: Vec<u8>,
+}
+
 /// What a device is asked. What it takes of buffers comes back with the [completion](crate::Completion).
 #[derive(Debug, Clone)]
 pub enum KvCommand {
@@ -246,6 +258,27 @@ pub enum KvCommand {
         /// Whose.
         owner: u64,
     },
+    /// Some keys of a group, from a place on, without an iterator that stays open: [`KvAnswer::Keys`]. What is there throughout comes, once for each time that its place
+    /// is gone by. Not in the standard: for who goes on later, or in another process.
+    ListKeys {
+        /// Where.
+        space: SpaceId,
+        /// The first four bytes of the keys, as a number ([`group_of`]).
+        group: u32,
+        /// From where on.
+        from: KeyPlace,
+        /// So many at most: 1 to [`LIST_KEYS_MAX`].
+        keys: usize,
+    },
+    /// How many keys a group has, from a place on: [`KvAnswer::Counted`]. Not in the standard.
+    CountKeys {
+        /// Where.
+        space: SpaceId,
+        /// The first four bytes of the keys, as a number ([`group_of`]).
+        group: u32,
+        /// From where on.
+        from: KeyPlace,
+    },
     /// Deletes the pairs with selected keys, one by one: [`KvAnswer::GroupDeleted`]. Each is deleted whole; a crash may leave some.
     DeleteGroup {
         /// Where.
@@ -295,6 +328,9 @@ impl KvCommand {
             }
             KvCommand::Exist { keys, .. } if keys.is_empty() || keys.len() > EXIST_KEYS_MAX => {
                 Err(KvError::Param { what: "exist takes 1 to 4096 keys" })
+            }
+            KvCommand::ListKeys { keys, .. } if *keys == 0 || *keys > LIST_KEYS_MAX => {
+                Err(KvError::Param { what: "a list takes 1 to 4096 keys" })
             }
             _ => Ok(()),
         }
@@ -390,6 +426,22 @@ pub enum KvAnswer {
         entries: u32,
         /// Whether these were the last.
         end: bool,
+    },
+    /// Some keys.
+    Keys {
+        /// In no order that means anything.
+        keys: Vec<PairKey>,
+        /// So many beside them cannot be read, not even which keys they are.
+        unreadable: u32,
+        /// Where it goes on; none is the end.
+        next: Option<KeyPlace>,
+    },
+    /// So many keys were counted, those that cannot be read among them.
+    Counted {
+        /// Up to `next`.
+        keys: u64,
+        /// Where it goes on; none is the end. A command goes by 65,536 hashes at most.
+        next: Option<KeyPlace>,
     },
     /// So many iterators were closed.
     Closed(u32),

@@ -15,6 +15,7 @@ mod gc;
 mod global;
 mod group;
 mod handler;
+mod list;
 mod local;
 mod manager;
 mod page;

@@ -32,8 +32,8 @@ mod host;
 pub use code::{KvError, Result, ResultCode};
 pub use command::{
     BatchEntry, DeviceInfo, EXIST_KEYS_MAX, GROUP_KEY_BYTES, ITERATORS_MAX, IteratorContent, KEY_BYTES_MAX,
-    KeyPattern, KvAnswer, KvCommand, PairKey, SPACES_MAX, SpaceId, SpaceInfo, StoreMode, VALUE_BYTES_MAX,
-    batch_entries, group_of,
+    KeyPattern, KeyPlace, KvAnswer, KvCommand, LIST_KEYS_MAX, PairKey, SPACES_MAX, SpaceId, SpaceInfo,
+    StoreMode, VALUE_BYTES_MAX, batch_entries, group_of,
 };
 pub use device::{
     AckMode, Completion, Device, DeviceOptions, Event, GcCounters, GcPolicy, IndexCounters, LostRange,

@@ -91,6 +91,8 @@ impl Device {
             KvCommand::CloseIterators { owner } => {
                 Ok(KvAnswer::Closed(self.iterators.close(|open| open.owner == owner)))
             }
+            KvCommand::ListKeys { space, group, from, keys } => self.list_keys(space, group, &from, keys),
+            KvCommand::CountKeys { space, group, from } => self.count_keys(space, group, &from),
             KvCommand::DeleteGroup { space, selected } => match self.spaces.check(space) {
                 Ok(()) => {
                     self.group_delete = Some(GroupDelete::new(self.tag, space, selected));

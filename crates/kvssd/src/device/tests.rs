@@ -6,6 +6,7 @@ mod crashes;
 mod damage;
 mod early;
 mod hostile;
+mod list;
 mod model;
 mod repairs;
 
