@@ -23,12 +23,15 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod backend;
 mod code;
 mod command;
 mod device;
 mod flash;
 mod host;
+mod sync;
 
+pub use backend::{ArrayError, ArrayMedium, KvssdBackend, KvssdOptions};
 pub use code::{KvError, Result, ResultCode};
 pub use command::{
     BatchEntry, DeviceInfo, EXIST_KEYS_MAX, GROUP_KEY_BYTES, ITERATORS_MAX, IteratorContent, KEY_BYTES_MAX,

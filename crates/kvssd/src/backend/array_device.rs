@@ -1,0 +1,405 @@
+//! One device of an array, and commands on pairs with marks.
+//!
+//! Owns [`ArrayDevice`]: a device, its two key spaces, and what a condition on a pair comes to. A pair's value on the device is its mark, eight bytes, little-endian, and then the value as rows gave
+//! it. Promises that between the look at a pair and the change that depends on it nothing else happens on the device: whoever has `&mut` has the lock. Must not know which keys are whose.
+
+use std::collections::HashSet;
+
+use hedgerow_row::backend::{Answer, Expect, Mark, Pair, Ticket};
+use hedgerow_row::le_bytes::u64_at;
+use hedgerow_row::{Error, ErrorKind, Result as RowResult};
+
+use super::failure::{conflict, refused, refused_change};
+use crate::code::{KvError, Result};
+use crate::command::{KeyPattern, KeyPlace, KvAnswer, KvCommand, PairKey, SpaceId, StoreMode};
+use crate::device::{Device, Out};
+use crate::sync::{AtomicU64, Ordering};
+
+/// Bytes of a mark, in front of a value.
+pub(super) const MARK_BYTES: usize = 8;
+/// A pair that is got comes in one piece if it is no longer.
+const FIRST_READ_BYTES: usize = 4096;
+
+/// A command on one pair.
+pub(super) struct PairCommand {
+    pub(super) ticket: Ticket,
+    pub(super) key: PairKey,
+    pub(super) change: PairChange,
+}
+
+pub(super) enum PairChange {
+    Get,
+    /// The value, with room for its mark in front.
+    Put(Vec<u8>, Expect),
+    Delete(Expect),
+}
+
+impl PairCommand {
+    /// Whether what is there has to be looked at first: the device has no such condition of its own.
+    fn looks_first(&self) -> bool {
+        match &self.change {
+            PairChange::Get => false,
+            PairChange::Put(_, expect) => matches!(expect, Expect::Same(_)),
+            PairChange::Delete(expect) => matches!(expect, Expect::Same(_) | Expect::Absent),
+        }
+    }
+}
+
+/// Answers to commands, as they come.
+pub(super) type Answered = Vec<(Ticket, RowResult<Answer>)>;
+
+/// A device that is open, with the key spaces of the array on it.
+#[derive(Debug)]
+pub(super) struct ArrayDevice {
+    /// In the array, from 0.
+    number: usize,
+    device: Device,
+    /// Where rows are.
+    rows: SpaceId,
+    /// Where the map is.
+    own: SpaceId,
+    out: Out,
+}
+
+/// A command that is complete: its number among those that were given, what came, and its buffer.
+type Done = (usize, Result<KvAnswer>, Vec<u8>);
+
+impl ArrayDevice {
+    pub(super) fn new(number: usize, device: Device, [rows, own]: [SpaceId; 2]) -> ArrayDevice {
+        ArrayDevice { number, device, rows, own, out: Out::default() }
+    }
+
+    /// Carries commands out, in their order, and hands each on as it is complete.
+    fn run(&mut self, commands: impl IntoIterator<Item = KvCommand>) -> Vec<Done> {
+        let mut done = Vec::new();
+        for (number, command) in commands.into_iter().enumerate() {
+            let mut command = Some(command);
+            while let Some(next) = command.take() {
+                match self.device.submit(number as u64, next) {
+                    Ok(()) => {}
+                    Err(again) if matches!(again.error, KvError::QueueFull { .. }) => {
+                        self.step(&mut done);
+                        command = Some(again.command);
+                    }
+                    Err(no) => done.push((number, Err(no.error), no.command.into_buffer())),
+                }
+            }
+        }
+        while self.step(&mut done) {}
+        done
+    }
+
+    /// Whether there is more to do.
+    fn step(&mut self, done: &mut Vec<Done>) -> bool {
+        let more = self.device.step(0, &mut self.out);
+        self.out.events.clear();
+        let complete = self.out.completions.drain(..);
+        done.extend(
+            complete.map(|completion| (completion.tag as usize, completion.result, completion.buffer)),
+        );
+        more
+    }
+
+    pub(super) fn call(&mut self, command: KvCommand) -> Result<KvAnswer> {
+        let closed = || KvError::Closed { why: "it did not answer".into() };
+        self.run([command]).pop().map_or_else(|| Err(closed()), |(_, result, _)| result)
+    }
+
+    /// A pair of the array's own, if it is there.
+    pub(super) fn own_value(&mut self, key: &[u8], bytes_max: usize) -> Result<Option<Vec<u8>>> {
+        let (space, key) = (self.own, PairKey::new(key)?);
+        let retrieve =
+            KvCommand::Retrieve { space, key, offset: 0, buffer: vec![0; bytes_max], delete: false };
+        match self.run([retrieve]).pop() {
+            Some((_, Ok(_), value)) => Ok(Some(value)),
+            Some((_, Err(KvError::KeyMissing), _)) | None => Ok(None),
+            Some((_, Err(error), _)) => Err(error),
+        }
+    }
+
+    /// Stores a pair of the array's own, durably.
+    pub(super) fn store_own(&mut self, key: &[u8], value: Vec<u8>) -> Result<()> {
+        let (space, key) = (self.own, PairKey::new(key)?);
+        self.call(KvCommand::Store { space, key, value, mode: StoreMode::Post })?;
+        // PERSIST: what the array says of itself is durable before anything rests on it.
+        self.flush()
+    }
+
+    pub(super) fn flush(&mut self) -> Result<()> {
+        self.call(KvCommand::Flush).map(drop)
+    }
+
+    pub(super) fn value_bytes_max(&self) -> usize {
+        self.device.geometry().value_bytes_max() as usize - MARK_BYTES
+    }
+
+    pub(super) fn device(&mut self) -> &mut Device {
+        &mut self.device
+    }
+
+    pub(super) fn close(self) -> Result<()> {
+        self.device.close()
+    }
+
+    /// Carries commands on pairs out. Those of one key happen one after the other, in their order.
+    pub(super) fn answer(&mut self, marks: &AtomicU64, commands: Vec<PairCommand>, answered: &mut Answered) {
+        let mut left = commands;
+        while !left.is_empty() {
+            // Of each key the first: what comes behind it may depend on it.
+            let mut keys = HashSet::with_capacity(left.len());
+            let is_first: Vec<bool> =
+                left.iter().map(|command| keys.insert(command.key.bytes().to_vec())).collect();
+            let mut is_first = is_first.into_iter();
+            let (round, later) = left.into_iter().partition(|_| is_first.next().unwrap_or(true));
+            left = later;
+            let round = self.check(round, answered);
+            self.carry_out(marks, round, answered);
+        }
+    }
+
+    /// Answers those whose condition does not hold; gives back the others.
+    fn check(&mut self, commands: Vec<PairCommand>, answered: &mut Answered) -> Vec<PairCommand> {
+        let looks: Vec<PairKey> = commands
+            .iter()
+            .filter(|command| command.looks_first())
+            .map(|command| command.key.clone())
+            .collect();
+        if looks.is_empty() {
+            return commands;
+        }
+        let mut seen = self.marks_of(looks).into_iter();
+        let number = self.number;
+        let holds = |command: PairCommand| -> Option<PairCommand> {
+            if !command.looks_first() {
+                return Some(command);
+            }
+            let seen = seen.next().unwrap_or(Ok(None));
+            let answer = match (&command.change, seen) {
+                (_, Err(error)) => Err(pair_refused(number, &error)),
+                (
+                    PairChange::Put(_, Expect::Same(mark)) | PairChange::Delete(Expect::Same(mark)),
+                    Ok(seen),
+                ) => {
+                    if seen == Some(*mark) {
+                        return Some(command);
+                    }
+                    Err(conflict())
+                }
+                (PairChange::Delete(_), Ok(None)) => Ok(Answer::Deleted(false)),
+                _ => Err(conflict()),
+            };
+            answered.push((command.ticket, answer));
+            None
+        };
+        commands.into_iter().filter_map(holds).collect()
+    }
+
+    /// The marks of the pairs under these keys.
+    fn marks_of(&mut self, keys: Vec<PairKey>) -> Vec<Result<Option<Mark>>> {
+        let (space, count) = (self.rows, keys.len());
+        let head = |key| {
+            let buffer = vec![0; MARK_BYTES];
+            KvCommand::Retrieve { space, key, offset: 0, buffer, delete: false }
+        };
+        let mut marks: Vec<Result<Option<Mark>>> = (0..count).map(|_| Ok(None)).collect();
+        for (number, result, buffer) in self.run(keys.into_iter().map(head)) {
+            marks[number] = match result {
+                Ok(_) | Err(KvError::BufferSmall { .. }) => mark_of(&buffer).map(Some),
+                Err(KvError::KeyMissing) => Ok(None),
+                Err(error) => Err(error),
+            };
+        }
+        marks
+    }
+
+    /// Carries commands out whose conditions hold, or are the device's own.
+    fn carry_out(&mut self, marks: &AtomicU64, round: Vec<PairCommand>, answered: &mut Answered) {
+        let rows = self.rows;
+        let mut asked = Vec::with_capacity(round.len());
+        let commands: Vec<KvCommand> = round
+            .into_iter()
+            .map(|command| {
+                // A mark is drawn under the lock: those of a key rise.
+                let (asks, command) = command.on_device(rows, || marks.fetch_add(1, Ordering::Relaxed));
+                asked.push(asks);
+                command
+            })
+            .collect();
+        let mut longer = Vec::new();
+        for (number, mut result, buffer) in self.run(commands) {
+            let asks = &asked[number];
+            if let (Err(KvError::DeviceFull { .. }), Asked::Stored(_, mode)) = (&result, &asks.what) {
+                result = self.store_until_full(result, &asks.key, &buffer, *mode);
+            }
+            match (result, &asks.what) {
+                (Err(KvError::BufferSmall { needed, .. }), Asked::Pair) => {
+                    longer.push((number, needed as usize))
+                }
+                (result, _) => answered.push((asks.ticket, asks.answer(self.number, result, buffer))),
+            }
+        }
+        let whole = longer.iter().map(|&(number, bytes)| {
+            let (key, buffer) = (asked[number].key.clone(), vec![0; bytes]);
+            KvCommand::Retrieve { space: rows, key, offset: 0, buffer, delete: false }
+        });
+        for (number, result, buffer) in self.run(whole.collect::<Vec<_>>()) {
+            let asks = &asked[longer[number].0];
+            answered.push((asks.ticket, asks.answer(self.number, result, buffer)));
+        }
+    }
+
+    /// Where deletions wait for gc each refusal has it work on one block: the store is given again as long as it does.
+    fn store_until_full(
+        &mut self,
+        mut result: Result<KvAnswer>,
+        key: &PairKey,
+        value: &[u8],
+        mode: StoreMode,
+    ) -> Result<KvAnswer> {
+        for _ in 0..self.device.geometry().blocks {
+            let stalls = self.device.gc_counters().stalls;
+            let (space, key, value) = (self.rows, key.clone(), value.to_vec());
+            result = self.call(KvCommand::Store { space, key, value, mode });
+            let is_full = matches!(result, Err(KvError::DeviceFull { .. }));
+            if !is_full || self.device.gc_counters().stalls == stalls {
+                break;
+            }
+        }
+        result
+    }
+
+    /// Some pairs of a group, from a place on.
+    pub(super) fn walk(
+        &mut self,
+        group: u32,
+        from: KeyPlace,
+        pairs: usize,
+    ) -> RowResult<(Vec<Pair>, Option<KeyPlace>)> {
+        let number = self.number;
+        let list = KvCommand::ListKeys { space: self.rows, group, from, keys: pairs };
+        let (keys, unreadable, next) = match self.call(list) {
+            Ok(KvAnswer::Keys { keys, unreadable, next }) => (keys, unreadable, next),
+            Ok(_) => return Err(Error::new(ErrorKind::Io, "the device answered something else than keys")),
+            Err(error) => return Err(refused(number, &error)),
+        };
+        let mut answered = Vec::with_capacity(keys.len());
+        let gets = keys.iter().enumerate().map(|(n, key)| PairCommand {
+            ticket: Ticket::new(n as u64),
+            key: key.clone(),
+            change: PairChange::Get,
+        });
+        self.carry_out(&AtomicU64::new(0), gets.collect(), &mut answered);
+        // What nobody can read is told as a pair that is no row, so that a walk goes on behind it.
+        let unread = |key: &[u8]| Pair { key: key.into(), value: [].into(), mark: Mark::new(0) };
+        let mut walked: Vec<Pair> = (0..unreadable).map(|_| unread(&group.to_be_bytes())).collect();
+        for (ticket, answer) in answered {
+            match answer {
+                Ok(Answer::Got(pair)) => walked.extend(pair),
+                Err(error) if matches!(error.kind(), ErrorKind::Corrupted) => {
+                    walked.push(unread(keys[ticket.number() as usize].bytes()));
+                }
+                Err(error) => return Err(error),
+                Ok(_) => {}
+            }
+        }
+        Ok((walked, next))
+    }
+
+    pub(super) fn count(&mut self, group: u32) -> RowResult<u64> {
+        let (mut counted, mut from) = (0, Some(KeyPlace::default()));
+        while let Some(place) = from {
+            let count = KvCommand::CountKeys { space: self.rows, group, from: place };
+            match self.call(count).map_err(|error| refused(self.number, &error))? {
+                KvAnswer::Counted { keys, next } => (counted, from) = (counted + keys, next),
+                _ => from = None,
+            }
+        }
+        Ok(counted)
+    }
+
+    pub(super) fn clear(&mut self, group: u32) -> RowResult<()> {
+        let selected = KeyPattern::prefix(&group.to_be_bytes());
+        let delete = KvCommand::DeleteGroup { space: self.rows, selected };
+        self.call(delete).map(drop).map_err(|error| refused_change(self.number, &error))
+    }
+
+    pub(super) fn persist(&mut self) -> RowResult<()> {
+        self.flush().map_err(|error| refused(self.number, &error))
+    }
+}
+
+/// What is asked of the device, for the answer.
+struct Asks {
+    ticket: Ticket,
+    key: PairKey,
+    what: Asked,
+}
+
+enum Asked {
+    Pair,
+    /// What is to be stored has this mark.
+    Stored(Mark, StoreMode),
+    Deleted,
+}
+
+impl PairCommand {
+    fn on_device(self, space: SpaceId, mark: impl FnOnce() -> u64) -> (Asks, KvCommand) {
+        let PairCommand { ticket, key, change } = self;
+        let of = key.clone();
+        let (what, command) = match change {
+            PairChange::Get => {
+                let buffer = vec![0; FIRST_READ_BYTES];
+                (Asked::Pair, KvCommand::Retrieve { space, key, offset: 0, buffer, delete: false })
+            }
+            PairChange::Put(mut value, expect) => {
+                let mark = mark();
+                value[..MARK_BYTES].copy_from_slice(&mark.to_le_bytes());
+                let mode = match expect {
+                    Expect::Absent => StoreMode::NoOverwrite,
+                    Expect::Present => StoreMode::UpdateOnly,
+                    Expect::Any | Expect::Same(_) => StoreMode::Post,
+                };
+                (Asked::Stored(Mark::new(mark), mode), KvCommand::Store { space, key, value, mode })
+            }
+            PairChange::Delete(expect) => {
+                let must_exist = expect == Expect::Present;
+                (Asked::Deleted, KvCommand::Delete { space, key, must_exist })
+            }
+        };
+        (Asks { ticket, key: of, what }, command)
+    }
+}
+
+impl Asks {
+    fn answer(&self, device: usize, result: Result<KvAnswer>, buffer: Vec<u8>) -> RowResult<Answer> {
+        match (&self.what, result) {
+            (Asked::Pair, Ok(_)) => {
+                let mark = mark_of(&buffer).map_err(|error| refused(device, &error))?;
+                let (key, value) = (self.key.bytes().into(), buffer[MARK_BYTES..].into());
+                Ok(Answer::Got(Some(Pair { key, value, mark })))
+            }
+            (Asked::Pair, Err(KvError::KeyMissing)) => Ok(Answer::Got(None)),
+            (Asked::Pair, Err(error)) => Err(pair_refused(device, &error)),
+            (Asked::Stored(mark, _), Ok(_)) => Ok(Answer::Stored(*mark)),
+            (Asked::Deleted, Ok(KvAnswer::Deleted(existed))) => Ok(Answer::Deleted(existed)),
+            (Asked::Deleted, Ok(_)) => Ok(Answer::Deleted(true)),
+            (_, Err(KvError::KeyMissing | KvError::KeyExists)) => Err(conflict()),
+            (_, Err(error)) => Err(refused_change(device, &error)),
+        }
+    }
+}
+
+/// Of a read: what cannot be read is damage to a row, whoever says so.
+fn pair_refused(device: usize, error: &KvError) -> Error {
+    match error {
+        KvError::ReadFault { .. } => Error::corrupted(format!("device {}: {error}", device + 1)),
+        error => refused(device, error),
+    }
+}
+
+fn mark_of(value: &[u8]) -> Result<Mark> {
+    match value.len() {
+        MARK_BYTES.. => Ok(Mark::new(u64_at(value, 0))),
+        _ => Err(KvError::Damaged { offset: 0, what: "a pair with a mark" }),
+    }
+}

@@ -1,0 +1,180 @@
+//! What goes wrong with an array of devices, and what rows make of it.
+//!
+//! Owns [`ArrayError`], why an array cannot be opened, and which [`ErrorKind`] each refusal of a device is. Promises that a change that may have happened is told as such, and that no other one is.
+//! Must not know where pairs lie.
+
+use std::fmt;
+
+use hedgerow_row::{Error, ErrorKind};
+
+use crate::code::KvError;
+
+/// Why the devices that were given are not opened as an array. None of them was changed then, but for [`ArrayError::Device`].
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum ArrayError {
+    /// No device, or more than there may be.
+    Count {
+        /// So many were given.
+        given: usize,
+        /// At most.
+        max: usize,
+    },
+    /// A device could not be opened or made, or refused what opening stores on it.
+    Device {
+        /// Which, by its place among those that were given, from 1.
+        device: usize,
+        /// Why.
+        error: KvError,
+    },
+    /// There is nothing in the place of a device of the array that the others are of.
+    Missing {
+        /// Which, from 1.
+        device: usize,
+    },
+    /// The device is of another array, or of none.
+    Foreign {
+        /// Which, from 1.
+        device: usize,
+        /// Of what it is.
+        what: &'static str,
+    },
+    /// The device has another number in its array.
+    Order {
+        /// The place where it was given, from 1.
+        given: usize,
+        /// Its place in the array.
+        is: usize,
+    },
+    /// The array has more or fewer devices.
+    Devices {
+        /// So many were given.
+        given: usize,
+        /// So many it has.
+        has: usize,
+    },
+    /// The device is older than the others: a copy of it was put back, or it was left out when the array was opened by something else than this.
+    Stale {
+        /// Which, from 1.
+        device: usize,
+        /// Its generation, one more with each opening of the array.
+        generation: u64,
+        /// The highest.
+        newest: u64,
+    },
+    /// The map on the device is not what was written.
+    Map {
+        /// Which, from 1.
+        device: usize,
+    },
+    /// The map is in a format that this build does not know.
+    Version {
+        /// Which device, from 1.
+        device: usize,
+        /// Its format.
+        found: u8,
+    },
+}
+
+impl fmt::Display for ArrayError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ArrayError::Count { given, max } => {
+                write!(f, "an array has 1 to {max} devices, and {given} were given")
+            }
+            ArrayError::Device { device, error } => write!(f, "device {device}: {error}"),
+            ArrayError::Missing { device } => {
+                write!(f, "device {device} of the array is missing: there is nothing in its place")
+            }
+            ArrayError::Foreign { device, what } => write!(f, "device {device} is of {what}"),
+            ArrayError::Order { given, is } => {
+                write!(f, "device {is} of the array was given as device {given}: give them in their order")
+            }
+            ArrayError::Devices { given, has } => {
+                write!(f, "the array has {has} devices, and {given} were given")
+            }
+            ArrayError::Stale { device, generation, newest } => write!(
+                f,
+                "device {device} is older than the others: its generation is {generation} and theirs {newest}"
+            ),
+            ArrayError::Map { device } => write!(f, "device {device}: the map of the array is damaged"),
+            ArrayError::Version { device, found } => {
+                write!(
+                    f,
+                    "device {device}: the map of the array is in format {found}, and this build knows 1"
+                )
+            }
+        }
+    }
+}
+
+impl std::error::Error for ArrayError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            ArrayError::Device { error, .. } => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl From<ArrayError> for Error {
+    fn from(error: ArrayError) -> Error {
+        let kind = match &error {
+            ArrayError::Device { error, .. } => kind_of(error),
+            ArrayError::Missing { .. } => ErrorKind::Unavailable,
+            ArrayError::Map { .. } | ArrayError::Stale { .. } => ErrorKind::Corrupted,
+            ArrayError::Version { .. } => ErrorKind::Version,
+            ArrayError::Count { .. }
+            | ArrayError::Foreign { .. }
+            | ArrayError::Order { .. }
+            | ArrayError::Devices { .. } => ErrorKind::Invalid,
+        };
+        Error::new(kind, error.to_string())
+    }
+}
+
+/// What a refusal of a device is to rows, where it changed nothing.
+fn kind_of(error: &KvError) -> ErrorKind {
+    use hedgerow_device::DeviceError as Medium;
+    match error {
+        KvError::DeviceFull { .. } | KvError::SpaceFull { .. } | KvError::SpacesMax { .. } => ErrorKind::Full,
+        KvError::NumbersSpent { .. } => ErrorKind::Full,
+        KvError::Damaged { .. } | KvError::Truncated { .. } => ErrorKind::Corrupted,
+        KvError::Version { .. } => ErrorKind::Version,
+        KvError::Closed { .. } => ErrorKind::Unavailable,
+        KvError::Medium(error) => match **error {
+            Medium::Full { .. } | Medium::TargetFull { .. } => ErrorKind::Full,
+            Medium::Locked { .. } => ErrorKind::Locked,
+            Medium::ReadOnly { .. } => ErrorKind::ReadOnly,
+            _ => ErrorKind::Io,
+        },
+        KvError::ReadFault { .. } => ErrorKind::Io,
+        KvError::KeyMissing | KvError::KeyExists => ErrorKind::Conflict,
+        KvError::QueueFull { .. } => ErrorKind::Busy,
+        _ => ErrorKind::Invalid,
+    }
+}
+
+/// Of a command that reads, or of one that was refused before it did anything.
+pub(super) fn refused(device: usize, error: &KvError) -> Error {
+    Error::new(kind_of(error), format!("device {}: {error}", device + 1))
+}
+
+/// Of a command that changes something: where the medium refused, nobody knows what it holds.
+pub(super) fn refused_change(device: usize, error: &KvError) -> Error {
+    match error {
+        KvError::Medium(_) => {
+            let message = format!("device {}: {error}: it may have been stored, or not", device + 1);
+            Error::new(ErrorKind::Indeterminate, message)
+        }
+        error => refused(device, error),
+    }
+}
+
+pub(super) fn conflict() -> Error {
+    Error::new(ErrorKind::Conflict, "what is under the key is not what was expected")
+}
+
+pub(super) fn closed() -> Error {
+    Error::new(ErrorKind::Closed, "the backend was closed")
+}

@@ -1,0 +1,220 @@
+//! A caller's way to an array of devices.
+//!
+//! Owns what a session has under way. Promises that what is wrong with a command by itself is said as it is started, and that a poll answers everything: it carries out what was started, each device's
+//! share under that device's lock, so a device that is slow or broken holds up its share alone. Must not know how a device keeps pairs.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hedgerow_row::backend::{Answer, Command, Cursor, GROUP_BYTES, Pair, Session, Ticket};
+use hedgerow_row::le_bytes::{u16_at, u32_at, u64_at};
+use hedgerow_row::{Error, ErrorKind, Result};
+
+use super::Array;
+use super::array_device::{Answered, MARK_BYTES, PairChange, PairCommand};
+use super::failure::closed;
+use crate::command::{KEY_BYTES_MAX, KeyPlace, LIST_KEYS_MAX, PairKey};
+
+/// Commands that a session may have under way.
+pub(super) const DEPTH_MAX: usize = 256;
+
+/// A session; for one thread at a time.
+pub(super) struct KvssdSession {
+    array: Arc<Array>,
+    pairs: Vec<PairCommand>,
+    others: Vec<(Ticket, GroupCommand)>,
+    tickets: u64,
+}
+
+/// A command that is for all devices, or for one after the other.
+enum GroupCommand {
+    Walk(u32, Place, usize),
+    Count(u32),
+    Clear(u32),
+    Persist,
+}
+
+/// Where a walk goes on: at this place of this device.
+struct Place {
+    device: usize,
+    at: KeyPlace,
+}
+
+/// Group, device, and hash of a cursor; the key behind them is as long as it is.
+const CURSOR_BYTES: usize = 14;
+
+impl Place {
+    /// From a cursor's bytes: group (4), device (2), hash (8), little-endian, and then a key.
+    fn of(cursor: &Cursor, group: u32) -> Result<Place> {
+        let Some(bytes) = cursor.place() else { return Ok(Place { device: 0, at: KeyPlace::default() }) };
+        if bytes.len() < CURSOR_BYTES || u32_at(bytes, 0) != group {
+            return Err(Error::invalid("the cursor is of a walk of another group, or of another backend"));
+        }
+        let at = KeyPlace { hash: u64_at(bytes, 6), after: bytes[CURSOR_BYTES..].to_vec() };
+        Ok(Place { device: usize::from(u16_at(bytes, 4)), at })
+    }
+
+    fn cursor(&self, group: u32) -> Cursor {
+        let mut bytes = group.to_le_bytes().to_vec();
+        bytes.extend_from_slice(&(self.device as u16).to_le_bytes());
+        bytes.extend_from_slice(&self.at.hash.to_le_bytes());
+        bytes.extend_from_slice(&self.at.after);
+        Cursor::at(bytes.into())
+    }
+}
+
+impl KvssdSession {
+    pub(super) fn new(array: Arc<Array>) -> KvssdSession {
+        KvssdSession { array, pairs: Vec::new(), others: Vec::new(), tickets: 0 }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.pairs.is_empty() && self.others.is_empty()
+    }
+
+    /// Carries out commands on pairs, each device's under its lock.
+    fn answer_pairs(&mut self, answered: &mut Answered) {
+        if self.pairs.is_empty() {
+            return;
+        }
+        let mut shares: BTreeMap<usize, Vec<PairCommand>> = BTreeMap::new();
+        for command in self.pairs.drain(..) {
+            shares.entry(self.array.device_of(command.key.bytes())).or_default().push(command);
+        }
+        if let Err(error) = self.array.reserve_marks() {
+            // Without a mark nothing can be stored; reads go on.
+            for share in shares.values_mut() {
+                let (puts, rest) = std::mem::take(share)
+                    .into_iter()
+                    .partition(|one| matches!(one.change, PairChange::Put(..)));
+                let puts: Vec<PairCommand> = puts;
+                answered.extend(puts.iter().map(|put| (put.ticket, Err(error.clone()))));
+                *share = rest;
+            }
+        }
+        for (number, share) in shares {
+            match &mut *self.array.devices[number].lock() {
+                Some(device) => device.answer(&self.array.marks, share, answered),
+                None => answered.extend(share.iter().map(|command| (command.ticket, Err(closed())))),
+            }
+        }
+    }
+}
+
+impl Session for KvssdSession {
+    fn start(&mut self, command: Command<'_>) -> Result<Ticket> {
+        let ticket = Ticket::new(self.tickets + 1);
+        let started = started(command, ticket, self.array.capabilities.value_bytes_max)?;
+        self.array.check_open()?;
+        if self.pairs.len() + self.others.len() == DEPTH_MAX {
+            let message = format!("{DEPTH_MAX} commands are under way in this session, as many as may be");
+            return Err(Error::new(ErrorKind::Busy, message));
+        }
+        self.tickets += 1;
+        match started {
+            Started::Pair(command) => self.pairs.push(command),
+            Started::Group(command) => self.others.push((ticket, command)),
+        }
+        Ok(ticket)
+    }
+
+    fn poll(&mut self, answered: &mut Vec<(Ticket, Result<Answer>)>) {
+        self.answer_pairs(answered);
+        for (ticket, command) in self.others.drain(..) {
+            answered.push((ticket, self.array.answer_group(command)));
+        }
+    }
+
+    fn wait(&mut self, _timeout: Duration) -> Result<()> {
+        // What is under way is answered by the next poll, also once the backend is closed.
+        if self.is_idle() { self.array.check_open() } else { Ok(()) }
+    }
+}
+
+enum Started {
+    Pair(PairCommand),
+    Group(GroupCommand),
+}
+
+/// A command that borrows nothing, if it can be.
+fn started(command: Command<'_>, ticket: Ticket, value_bytes_max: usize) -> Result<Started> {
+    let pair = |key: &[u8], change| Ok(Started::Pair(PairCommand { ticket, key: checked_key(key)?, change }));
+    match command {
+        Command::Get { key } => pair(key, PairChange::Get),
+        Command::Put { key, value, expect } => {
+            if value.len() > value_bytes_max {
+                let bytes = value.len();
+                let message = format!("a value of {bytes} bytes; here it has at most {value_bytes_max}");
+                return Err(Error::invalid(message));
+            }
+            let value = [&[0; MARK_BYTES], value].concat();
+            pair(key, PairChange::Put(value, expect))
+        }
+        Command::Delete { key, expect } => pair(key, PairChange::Delete(expect)),
+        Command::Walk { group, from, pairs } => {
+            let from = Place::of(&from, group)?;
+            Ok(Started::Group(GroupCommand::Walk(group, from, pairs.clamp(1, LIST_KEYS_MAX))))
+        }
+        Command::Count { group } => Ok(Started::Group(GroupCommand::Count(group))),
+        Command::Clear { group } => Ok(Started::Group(GroupCommand::Clear(group))),
+        Command::Persist => Ok(Started::Group(GroupCommand::Persist)),
+    }
+}
+
+fn checked_key(key: &[u8]) -> Result<PairKey> {
+    let wrong = || {
+        let bytes = key.len();
+        Error::invalid(format!("a pair's key of {bytes} bytes; here it has {GROUP_BYTES} to {KEY_BYTES_MAX}"))
+    };
+    if key.len() < GROUP_BYTES {
+        return Err(wrong());
+    }
+    PairKey::new(key).map_err(|_| wrong())
+}
+
+impl Array {
+    fn answer_group(&self, command: GroupCommand) -> Result<Answer> {
+        match command {
+            GroupCommand::Walk(group, from, pairs) => self.walk(group, from, pairs),
+            GroupCommand::Count(group) => {
+                let mut counted = 0;
+                for device in &self.devices {
+                    counted += device.lock().as_mut().ok_or_else(closed)?.count(group)?;
+                }
+                Ok(Answer::Counted(counted))
+            }
+            GroupCommand::Clear(group) => {
+                self.on_each(|device| device.clear(group)).map(|()| Answer::Cleared)
+            }
+            GroupCommand::Persist => self.on_each(|device| device.persist()).map(|()| Answer::Persisted),
+        }
+    }
+
+    /// Pairs of one device after the other, until there are so many.
+    fn walk(&self, group: u32, from: Place, pairs: usize) -> Result<Answer> {
+        let mut walked: Vec<Pair> = Vec::new();
+        let mut place = from;
+        while place.device < self.devices.len() && walked.len() < pairs {
+            let at = place.at.clone();
+            let step = match &mut *self.devices[place.device].lock() {
+                Some(device) => device.walk(group, at, pairs - walked.len()),
+                None => Err(closed()),
+            };
+            match step {
+                Ok((more, next)) => {
+                    walked.extend(more);
+                    place = match next {
+                        Some(at) => Place { at, ..place },
+                        None => Place { device: place.device + 1, at: KeyPlace::default() },
+                    };
+                }
+                // It is told as the walk comes here again.
+                Err(_) if !walked.is_empty() => break,
+                Err(error) => return Err(error),
+            }
+        }
+        let next = (place.device < self.devices.len()).then(|| place.cursor(group));
+        Ok(Answer::Walked(walked, next))
+    }
+}
