@@ -24,10 +24,12 @@ pub mod workload;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use hedgerow_row::backend::Backend;
 use hedgerow_row::backend::memory::MemoryBackend;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
+use crate::kvssd_store;
 use crate::process::Memory;
 use crate::store_url::StoreUrl;
 use distribution::Distribution;
@@ -138,6 +140,14 @@ pub fn run(args: Args) -> Result<(), String> {
         StoreUrl::Memory => {
             let mut store = PairsStore::open(Arc::new(MemoryBackend::default()), shape)?;
             run_phases(&mut store, shape, &workloads, &settings)?
+        }
+        StoreUrl::Kvssd(url) => {
+            let backend = Arc::new(kvssd_store::open(url, settings.engine.ack()?)?);
+            let mut store = PairsStore::open(Arc::clone(&backend) as Arc<dyn Backend>, shape)?;
+            let reports = run_phases(&mut store, shape, &workloads, &settings)?;
+            drop(store);
+            backend.close().map_err(|error| format!("closing the store failed: {error}"))?;
+            reports
         }
         StoreUrl::Null => {
             run_phases(&mut NullStore::new(shape, settings.records), shape, &workloads, &settings)?

@@ -11,6 +11,7 @@ pub mod capacity;
 pub mod check;
 pub mod cli;
 pub mod inspect;
+pub mod kvssd_store;
 pub mod process;
 pub mod repair;
 pub mod serve;

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use hedgerow::{Compression, Db, Durability, Options};
 use hedgerow_device::Clock;
+use hedgerow_kvssd::AckMode;
 use hedgerow_row::backend::Backend;
 use hedgerow_row::backend::memory::MemoryBackend;
 use hedgerow_row::pairs::PairDb;
@@ -50,7 +51,8 @@ use server::Server;
 use settings::{Settings, parse_bytes, parse_duration};
 
 use crate::capacity::{CapacityArgs, place_text};
-use crate::store_url::{Medium, StoreUrl};
+use crate::kvssd_store::{self, IntervalPersister};
+use crate::store_url::{KvssdUrl, Medium, StoreUrl};
 
 /// Where Redis clients look for a server.
 const PORT: u16 = 6379;
@@ -59,8 +61,8 @@ const LOOPBACK: &str = "127.0.0.1";
 /// Arguments of `hedgerow serve`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The store: tiered:DIRECTORY for rows in a directory, created if there is none, or memory: for rows in memory, which end with the
-    /// server.
+    /// The store: tiered:DIRECTORY for rows in a directory, created if there is none; kvssd:FILE,FILE... for rows on key-value devices in software,
+    /// each made in its file if there is none, of 1gb or as in ?size=4gb behind them; or memory: for rows in memory, which end with the server.
     #[arg(long, value_parser = StoreUrl::served, default_value = "tiered:./hedgerow-data")]
     pub store: StoreUrl,
     /// Short for --store tiered:DIR.
@@ -189,6 +191,15 @@ pub struct Ready {
     pub addresses: Vec<SocketAddr>,
     /// What it opened, in lines for a person.
     pub banner: String,
+    /// A store of pairs that ends with the server.
+    own: Option<OwnBackend>,
+}
+
+/// A backend that this server alone has: it is closed as the server stops.
+struct OwnBackend {
+    backend: Arc<dyn Backend>,
+    /// Stopped before that.
+    persister: Option<IntervalPersister>,
 }
 
 impl Ready {
@@ -202,7 +213,14 @@ impl Ready {
         let server = self.event_loop.run().map_err(|error| format!("the event loop failed: {error}"))?;
         let db = server.keyspace.db().cloned();
         drop(server);
-        db.map_or(Ok(()), |db| db.close()).map_err(|error| format!("closing the store failed: {error}"))
+        let closed = match self.own {
+            Some(OwnBackend { backend, persister }) => {
+                drop(persister);
+                backend.close()
+            }
+            None => db.map_or(Ok(()), |db| db.close()),
+        };
+        closed.map_err(|error| format!("closing the store failed: {error}"))
     }
 }
 
@@ -219,7 +237,7 @@ pub fn run(args: Args) -> Result<(), String> {
             stopper.stop();
         }
     });
-    let persists = !args.read_only && matches!(args.url(), StoreUrl::Tiered(..));
+    let persists = !args.read_only && !matches!(args.url(), StoreUrl::Memory);
     ready.run()?;
     println!("hedgerow: stopped{}", if persists { ", everything is persisted" } else { "" });
     Ok(())
@@ -237,12 +255,57 @@ pub fn prepare_by(args: &Args, clock: Clock) -> Result<Ready, String> {
             prepare_with(args, clock, |options, clock| Db::open_with_clock(&dir, options, clock))
         }
         StoreUrl::Memory => prepare_over(args, clock, Arc::new(MemoryBackend::default())),
+        StoreUrl::Kvssd(url) => prepare_devices(args, clock, &url),
         StoreUrl::Null => Err("null is no store".into()),
     }
 }
 
+/// [`prepare_by`], over key-value devices.
+fn prepare_devices(args: &Args, clock: Clock, url: &KvssdUrl) -> Result<Ready, String> {
+    let (durability, sync_writes) = parse_durability(&args.durability)?;
+    check_pairs(args)?;
+    // Before anything is made.
+    let sockets = bind(args)?;
+    // Each device makes durable what it answers, for all commands of a step at once.
+    let ack = if sync_writes { AckMode::Immediate } else { AckMode::Buffered };
+    let backend = kvssd_store::open(url, ack)?;
+    let damage = kvssd_store::damage_text(&backend);
+    let backend: Arc<dyn Backend> = Arc::new(backend);
+    let mut ready = ready_over(args, sockets, clock, Arc::clone(&backend))?;
+    ready.banner.insert_str(0, &damage);
+    let persister = match durability {
+        Durability::Interval(interval) => Some(IntervalPersister::start(Arc::clone(&backend), interval)),
+        _ => None,
+    };
+    let persister = persister.transpose().map_err(|error| format!("a thread can not start: {error}"))?;
+    ready.own = Some(OwnBackend { backend, persister });
+    Ok(ready)
+}
+
 /// [`prepare_by`], over a backend that keeps pairs, which others may serve, too: it stays open when the server stops.
 pub fn prepare_over(args: &Args, clock: Clock, backend: Arc<dyn Backend>) -> Result<Ready, String> {
+    check_pairs(args)?;
+    ready_over(args, bind(args)?, clock, backend)
+}
+
+/// A server over a backend that keeps pairs.
+fn ready_over(
+    args: &Args,
+    sockets: Vec<TcpListener>,
+    clock: Clock,
+    backend: Arc<dyn Backend>,
+) -> Result<Ready, String> {
+    let clock = Clock::cached(clock);
+    let (name, persists) = (backend.capabilities().name, backend.capabilities().persists);
+    let keyspace = Keyspace::of_pairs(PairDb::open_at(backend, clock.clone()), clock);
+    let durability = if persists { args.durability.clone() } else { "none".into() };
+    let settings = Settings { durability, ..settings(args, &sockets) };
+    let opened = format!("hedgerow {}: opened a store of pairs, {name}\n", env!("CARGO_PKG_VERSION"));
+    ready(args, sockets, keyspace, settings, opened)
+}
+
+/// Refuses what only a tiered store has.
+fn check_pairs(args: &Args) -> Result<(), String> {
     if args.read_only || args.backup_dir.is_some() {
         return Err("--read-only and --backup-dir are for a tiered store".into());
     }
@@ -255,13 +318,7 @@ pub fn prepare_over(args: &Args, clock: Clock, backend: Arc<dyn Backend>) -> Res
     if args.io.is_given() {
         return Err("--persist-granule and --io-bytes-per-s are for a tiered store".into());
     }
-    let sockets = bind(args)?;
-    let clock = Clock::cached(clock);
-    let name = backend.capabilities().name;
-    let keyspace = Keyspace::of_pairs(PairDb::open_at(backend, clock.clone()), clock);
-    let settings = Settings { durability: "none".into(), ..settings(args, &sockets) };
-    let opened = format!("hedgerow {}: opened a store of pairs, {name}\n", env!("CARGO_PKG_VERSION"));
-    ready(args, sockets, keyspace, settings, opened)
+    Ok(())
 }
 
 /// [`prepare_by`], with another way to open the store: tests have media of their own.
@@ -352,7 +409,7 @@ fn ready(
     let banner = opened + &banner(args, &addresses, &settings);
     let event_loop = EventLoop::new(Server::new(keyspace, settings, commands::count()), sockets)
         .map_err(|error| format!("the event loop can not start: {error}"))?;
-    Ok(Ready { event_loop, addresses, banner })
+    Ok(Ready { event_loop, addresses, banner, own: None })
 }
 
 /// How the engine is to sync, and whether the server itself syncs before it answers writes: then the engine is not to.

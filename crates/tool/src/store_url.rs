@@ -8,6 +8,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::serve::settings::parse_bytes;
+
 /// What a store's bytes rest on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
@@ -28,6 +30,15 @@ impl Medium {
     }
 }
 
+/// Key-value devices that keep rows together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KvssdUrl {
+    /// Their files, in the order that they were made in.
+    pub files: Vec<PathBuf>,
+    /// Bytes of each that is made; one that is there stays as long as it is. Default 1 GiB.
+    pub bytes: Option<u64>,
+}
+
 /// Where a store is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoreUrl {
@@ -35,6 +46,8 @@ pub enum StoreUrl {
     Tiered(Medium, PathBuf),
     /// Pairs in memory of this process, which end with it.
     Memory,
+    /// Pairs on key-value devices in software.
+    Kvssd(KvssdUrl),
     /// Nothing: measures the harness.
     Null,
 }
@@ -45,6 +58,11 @@ impl fmt::Display for StoreUrl {
             StoreUrl::Tiered(Medium::File, directory) => write!(f, "tiered:{}", directory.display()),
             StoreUrl::Tiered(Medium::Emulated, directory) => write!(f, "emulated:{}", directory.display()),
             StoreUrl::Memory => f.write_str("memory:"),
+            StoreUrl::Kvssd(KvssdUrl { files, bytes }) => {
+                let files: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
+                write!(f, "kvssd:{}", files.join(","))?;
+                bytes.map_or(Ok(()), |bytes| write!(f, "?size={bytes}"))
+            }
             StoreUrl::Null => f.write_str("null"),
         }
     }
@@ -77,6 +95,23 @@ const MEMORY: Scheme = Scheme {
     parse: |url| (url == "memory:").then_some(StoreUrl::Memory),
 };
 
+const KVSSD: Scheme = Scheme {
+    form: "kvssd:FILE,FILE...?size=BYTES",
+    meaning: "pairs on key-value devices in software, a file each; size, as in 4gb, is that of files that are made",
+    parse: |url| devices(url.strip_prefix("kvssd:")?).map(StoreUrl::Kvssd),
+};
+
+/// Files with commas between them, and what of a question mark comes behind them.
+fn devices(text: &str) -> Option<KvssdUrl> {
+    let (files, bytes) = match text.rsplit_once("?size=") {
+        Some((files, size)) => (files, Some(parse_bytes(size)?)),
+        None => (text, None),
+    };
+    let files: Vec<PathBuf> = files.split(',').map(PathBuf::from).collect();
+    let is_file = |file: &PathBuf| !file.as_os_str().is_empty();
+    files.iter().all(is_file).then_some(KvssdUrl { files, bytes })
+}
+
 const NULL: Scheme = Scheme {
     form: "null",
     meaning: "the harness alone",
@@ -99,12 +134,12 @@ fn parse_among(schemes: &[&Scheme], url: &str) -> Result<StoreUrl, String> {
 impl StoreUrl {
     /// A store to be measured.
     pub fn measured(url: &str) -> Result<StoreUrl, String> {
-        parse_among(&[&TIERED, &EMULATED, &MEMORY, &NULL], url)
+        parse_among(&[&TIERED, &EMULATED, &MEMORY, &KVSSD, &NULL], url)
     }
 
     /// A store to be served.
     pub fn served(url: &str) -> Result<StoreUrl, String> {
-        parse_among(&[&TIERED, &MEMORY], url)
+        parse_among(&[&TIERED, &MEMORY, &KVSSD], url)
     }
 }
 
@@ -122,11 +157,19 @@ mod tests {
         assert_eq!(StoreUrl::served("memory:"), Ok(StoreUrl::Memory));
         assert_eq!(StoreUrl::served("memory:").unwrap().to_string(), "memory:");
         assert_eq!(StoreUrl::served("tiered:x"), tiered(Medium::File, "x"));
-        for url in ["tiered:/tmp/a:b", "emulated:/x", "null"] {
+        let devices = |files: &[&str], bytes| {
+            Ok(StoreUrl::Kvssd(KvssdUrl { files: files.iter().map(PathBuf::from).collect(), bytes }))
+        };
+        assert_eq!(StoreUrl::served("kvssd:a"), devices(&["a"], None));
+        assert_eq!(StoreUrl::measured("kvssd:/x/a,b?size=2gb"), devices(&["/x/a", "b"], Some(2 << 30)));
+        for url in ["tiered:/tmp/a:b", "emulated:/x", "null", "kvssd:a", "kvssd:a,/b?size=65536"] {
             assert_eq!(StoreUrl::measured(url).unwrap().to_string(), url);
         }
         for wrong in ["", "tiered:", "tiered", "emulated:", "/tmp/x", "rocksdb:/x", "tieredx:y", "memory:x"] {
             assert!(StoreUrl::measured(wrong).unwrap_err().contains("tiered:DIRECTORY"), "{wrong}");
+        }
+        for wrong in ["kvssd:", "kvssd", "kvssd:a,", "kvssd:a,,b", "kvssd:a?size=", "kvssd:a?size=much"] {
+            assert!(StoreUrl::served(wrong).unwrap_err().contains("kvssd:FILE"), "{wrong}");
         }
         let refused = StoreUrl::served("null").unwrap_err();
         assert!(refused.contains("tiered:DIRECTORY") && !refused.contains("harness"), "{refused}");

@@ -21,32 +21,32 @@ pub(super) const MARK_BYTES: usize = 8;
 const FIRST_READ_BYTES: usize = 4096;
 
 /// A command on one pair.
-pub(super) struct PairCommand {
+pub(super) struct KeyedCommand {
     pub(super) ticket: Ticket,
     pub(super) key: PairKey,
-    pub(super) change: PairChange,
+    pub(super) change: KeyedChange,
 }
 
-pub(super) enum PairChange {
+pub(super) enum KeyedChange {
     Get,
     /// The value, with room for its mark in front.
     Put(Vec<u8>, Expect),
     Delete(Expect),
 }
 
-impl PairCommand {
+impl KeyedCommand {
     /// Whether what is there has to be looked at first: the device has no such condition of its own.
     fn looks_first(&self) -> bool {
         match &self.change {
-            PairChange::Get => false,
-            PairChange::Put(_, expect) => matches!(expect, Expect::Same(_)),
-            PairChange::Delete(expect) => matches!(expect, Expect::Same(_) | Expect::Absent),
+            KeyedChange::Get => false,
+            KeyedChange::Put(_, expect) => matches!(expect, Expect::Same(_)),
+            KeyedChange::Delete(expect) => matches!(expect, Expect::Same(_) | Expect::Absent),
         }
     }
 }
 
 /// Answers to commands, as they come.
-pub(super) type Answered = Vec<(Ticket, RowResult<Answer>)>;
+pub(super) type PairAnswers = Vec<(Ticket, RowResult<Answer>)>;
 
 /// A device that is open, with the key spaces of the array on it.
 #[derive(Debug)]
@@ -142,7 +142,12 @@ impl ArrayDevice {
     }
 
     /// Carries commands on pairs out. Those of one key happen one after the other, in their order.
-    pub(super) fn answer(&mut self, marks: &AtomicU64, commands: Vec<PairCommand>, answered: &mut Answered) {
+    pub(super) fn answer(
+        &mut self,
+        marks: &AtomicU64,
+        commands: Vec<KeyedCommand>,
+        answered: &mut PairAnswers,
+    ) {
         let mut left = commands;
         while !left.is_empty() {
             // Of each key the first: what comes behind it may depend on it.
@@ -158,7 +163,7 @@ impl ArrayDevice {
     }
 
     /// Answers those whose condition does not hold; gives back the others.
-    fn check(&mut self, commands: Vec<PairCommand>, answered: &mut Answered) -> Vec<PairCommand> {
+    fn check(&mut self, commands: Vec<KeyedCommand>, answered: &mut PairAnswers) -> Vec<KeyedCommand> {
         let looks: Vec<PairKey> = commands
             .iter()
             .filter(|command| command.looks_first())
@@ -169,7 +174,7 @@ impl ArrayDevice {
         }
         let mut seen = self.marks_of(looks).into_iter();
         let number = self.number;
-        let holds = |command: PairCommand| -> Option<PairCommand> {
+        let holds = |command: KeyedCommand| -> Option<KeyedCommand> {
             if !command.looks_first() {
                 return Some(command);
             }
@@ -177,7 +182,7 @@ impl ArrayDevice {
             let answer = match (&command.change, seen) {
                 (_, Err(error)) => Err(pair_refused(number, &error)),
                 (
-                    PairChange::Put(_, Expect::Same(mark)) | PairChange::Delete(Expect::Same(mark)),
+                    KeyedChange::Put(_, Expect::Same(mark)) | KeyedChange::Delete(Expect::Same(mark)),
                     Ok(seen),
                 ) => {
                     if seen == Some(*mark) {
@@ -185,7 +190,7 @@ impl ArrayDevice {
                     }
                     Err(conflict())
                 }
-                (PairChange::Delete(_), Ok(None)) => Ok(Answer::Deleted(false)),
+                (KeyedChange::Delete(_), Ok(None)) => Ok(Answer::Deleted(false)),
                 _ => Err(conflict()),
             };
             answered.push((command.ticket, answer));
@@ -213,7 +218,7 @@ impl ArrayDevice {
     }
 
     /// Carries commands out whose conditions hold, or are the device's own.
-    fn carry_out(&mut self, marks: &AtomicU64, round: Vec<PairCommand>, answered: &mut Answered) {
+    fn carry_out(&mut self, marks: &AtomicU64, round: Vec<KeyedCommand>, answered: &mut PairAnswers) {
         let rows = self.rows;
         let mut asked = Vec::with_capacity(round.len());
         let commands: Vec<KvCommand> = round
@@ -228,11 +233,11 @@ impl ArrayDevice {
         let mut longer = Vec::new();
         for (number, mut result, buffer) in self.run(commands) {
             let asks = &asked[number];
-            if let (Err(KvError::DeviceFull { .. }), Asked::Stored(_, mode)) = (&result, &asks.what) {
+            if let (Err(KvError::DeviceFull { .. }), AskKind::Stored(_, mode)) = (&result, &asks.what) {
                 result = self.store_until_full(result, &asks.key, &buffer, *mode);
             }
             match (result, &asks.what) {
-                (Err(KvError::BufferSmall { needed, .. }), Asked::Pair) => {
+                (Err(KvError::BufferSmall { needed, .. }), AskKind::Pair) => {
                     longer.push((number, needed as usize))
                 }
                 (result, _) => answered.push((asks.ticket, asks.answer(self.number, result, buffer))),
@@ -283,10 +288,10 @@ impl ArrayDevice {
             Err(error) => return Err(refused(number, &error)),
         };
         let mut answered = Vec::with_capacity(keys.len());
-        let gets = keys.iter().enumerate().map(|(n, key)| PairCommand {
+        let gets = keys.iter().enumerate().map(|(n, key)| KeyedCommand {
             ticket: Ticket::new(n as u64),
             key: key.clone(),
-            change: PairChange::Get,
+            change: KeyedChange::Get,
         });
         self.carry_out(&AtomicU64::new(0), gets.collect(), &mut answered);
         // What nobody can read is told as a pair that is no row, so that a walk goes on behind it.
@@ -332,26 +337,26 @@ impl ArrayDevice {
 struct Asks {
     ticket: Ticket,
     key: PairKey,
-    what: Asked,
+    what: AskKind,
 }
 
-enum Asked {
+enum AskKind {
     Pair,
     /// What is to be stored has this mark.
     Stored(Mark, StoreMode),
     Deleted,
 }
 
-impl PairCommand {
+impl KeyedCommand {
     fn on_device(self, space: SpaceId, mark: impl FnOnce() -> u64) -> (Asks, KvCommand) {
-        let PairCommand { ticket, key, change } = self;
+        let KeyedCommand { ticket, key, change } = self;
         let of = key.clone();
         let (what, command) = match change {
-            PairChange::Get => {
+            KeyedChange::Get => {
                 let buffer = vec![0; FIRST_READ_BYTES];
-                (Asked::Pair, KvCommand::Retrieve { space, key, offset: 0, buffer, delete: false })
+                (AskKind::Pair, KvCommand::Retrieve { space, key, offset: 0, buffer, delete: false })
             }
-            PairChange::Put(mut value, expect) => {
+            KeyedChange::Put(mut value, expect) => {
                 let mark = mark();
                 value[..MARK_BYTES].copy_from_slice(&mark.to_le_bytes());
                 let mode = match expect {
@@ -359,11 +364,11 @@ impl PairCommand {
                     Expect::Present => StoreMode::UpdateOnly,
                     Expect::Any | Expect::Same(_) => StoreMode::Post,
                 };
-                (Asked::Stored(Mark::new(mark), mode), KvCommand::Store { space, key, value, mode })
+                (AskKind::Stored(Mark::new(mark), mode), KvCommand::Store { space, key, value, mode })
             }
-            PairChange::Delete(expect) => {
+            KeyedChange::Delete(expect) => {
                 let must_exist = expect == Expect::Present;
-                (Asked::Deleted, KvCommand::Delete { space, key, must_exist })
+                (AskKind::Deleted, KvCommand::Delete { space, key, must_exist })
             }
         };
         (Asks { ticket, key: of, what }, command)
@@ -373,16 +378,16 @@ impl PairCommand {
 impl Asks {
     fn answer(&self, device: usize, result: Result<KvAnswer>, buffer: Vec<u8>) -> RowResult<Answer> {
         match (&self.what, result) {
-            (Asked::Pair, Ok(_)) => {
+            (AskKind::Pair, Ok(_)) => {
                 let mark = mark_of(&buffer).map_err(|error| refused(device, &error))?;
                 let (key, value) = (self.key.bytes().into(), buffer[MARK_BYTES..].into());
                 Ok(Answer::Got(Some(Pair { key, value, mark })))
             }
-            (Asked::Pair, Err(KvError::KeyMissing)) => Ok(Answer::Got(None)),
-            (Asked::Pair, Err(error)) => Err(pair_refused(device, &error)),
-            (Asked::Stored(mark, _), Ok(_)) => Ok(Answer::Stored(*mark)),
-            (Asked::Deleted, Ok(KvAnswer::Deleted(existed))) => Ok(Answer::Deleted(existed)),
-            (Asked::Deleted, Ok(_)) => Ok(Answer::Deleted(true)),
+            (AskKind::Pair, Err(KvError::KeyMissing)) => Ok(Answer::Got(None)),
+            (AskKind::Pair, Err(error)) => Err(pair_refused(device, &error)),
+            (AskKind::Stored(mark, _), Ok(_)) => Ok(Answer::Stored(*mark)),
+            (AskKind::Deleted, Ok(KvAnswer::Deleted(existed))) => Ok(Answer::Deleted(existed)),
+            (AskKind::Deleted, Ok(_)) => Ok(Answer::Deleted(true)),
             (_, Err(KvError::KeyMissing | KvError::KeyExists)) => Err(conflict()),
             (_, Err(error)) => Err(refused_change(device, &error)),
         }

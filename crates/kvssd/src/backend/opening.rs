@@ -28,7 +28,7 @@ const MAP_BYTES_READ: usize = 3 << 10;
 const DEVICE_BYTES: u64 = 1 << 30;
 
 /// What is in the place of a device.
-enum Met {
+enum MetDevice {
     /// Nothing, or a device whose making was cut off.
     Nothing,
     /// A device, and its map if it has one.
@@ -36,19 +36,22 @@ enum Met {
 }
 
 /// A device, and the generation of the map on it.
-type Member = (ArrayDevice, u64);
+type MemberDevice = (ArrayDevice, u64);
 
-type Opened<T> = Result<T, ArrayError>;
+type ArrayResult<T> = Result<T, ArrayError>;
 
 /// Opens the array, or makes it where none is.
-pub(super) fn open(media: &[ArrayMedium], options: &KvssdOptions) -> Opened<(ArrayMap, Vec<ArrayDevice>)> {
+pub(super) fn open(
+    media: &[ArrayMedium],
+    options: &KvssdOptions,
+) -> ArrayResult<(ArrayMap, Vec<ArrayDevice>)> {
     let given = media.len();
     if given == 0 || given > DEVICES_MAX {
         return Err(ArrayError::Count { given, max: DEVICES_MAX });
     }
     let met = media.iter().enumerate().map(|(number, medium)| meet(number, medium, options));
-    let met = met.collect::<Opened<Vec<Met>>>()?;
-    let is_made = |met: &Met| matches!(met, Met::Device(_, Some(map)) if map.generation > 0);
+    let met = met.collect::<ArrayResult<Vec<MetDevice>>>()?;
+    let is_made = |met: &MetDevice| matches!(met, MetDevice::Device(_, Some(map)) if map.generation > 0);
     let (map, members) = match met.iter().any(is_made) {
         true => members(met)?,
         false => make(media, met, options)?,
@@ -57,13 +60,13 @@ pub(super) fn open(media: &[ArrayMedium], options: &KvssdOptions) -> Opened<(Arr
 }
 
 /// The device on a medium, as far as there is one.
-fn meet(number: usize, medium: &ArrayMedium, options: &KvssdOptions) -> Opened<Met> {
+fn meet(number: usize, medium: &ArrayMedium, options: &KvssdOptions) -> ArrayResult<MetDevice> {
     let device = number + 1;
     let failed = |error| ArrayError::Device { device, error };
-    let Some(tier) = tier_of(medium, false).map_err(failed)? else { return Ok(Met::Nothing) };
+    let Some(tier) = tier_of(medium, false).map_err(failed)? else { return Ok(MetDevice::Nothing) };
     let mut opened = match Device::open(tier, options.device.clone()) {
         Ok(opened) => opened,
-        Err(KvError::NoDevice) => return Ok(Met::Nothing),
+        Err(KvError::NoDevice) => return Ok(MetDevice::Nothing),
         Err(error) => return Err(failed(error)),
     };
     let spaces = spaces(&mut opened).map_err(failed)?;
@@ -84,20 +87,20 @@ fn meet(number: usize, medium: &ArrayMedium, options: &KvssdOptions) -> Opened<M
     let map = opened.own_value(MAP_KEY, MAP_BYTES_READ).map_err(failed)?;
     match map.as_deref().map(ArrayMap::decode) {
         None if has_rows => Err(ArrayError::Map { device }),
-        None => Ok(Met::Device(Box::new(opened), None)),
-        Some(Ok(map)) => Ok(Met::Device(Box::new(opened), Some(map))),
+        None => Ok(MetDevice::Device(Box::new(opened), None)),
+        Some(Ok(map)) => Ok(MetDevice::Device(Box::new(opened), Some(map))),
         Some(Err(NoMap::Version(found))) => Err(ArrayError::Version { device, found }),
         Some(Err(NoMap::Damaged)) => Err(ArrayError::Map { device }),
     }
 }
 
 /// The devices of an array that was made, checked against each other; and the newest map.
-fn members(met: Vec<Met>) -> Opened<(ArrayMap, Vec<Member>)> {
+fn members(met: Vec<MetDevice>) -> ArrayResult<(ArrayMap, Vec<MemberDevice>)> {
     let maps: Vec<Option<ArrayMap>> = met
         .iter()
         .map(|met| match met {
-            Met::Device(_, map) => map.clone(),
-            Met::Nothing => None,
+            MetDevice::Device(_, map) => map.clone(),
+            MetDevice::Nothing => None,
         })
         .collect();
     // Among those of several arrays the one that most are of is meant.
@@ -111,9 +114,11 @@ fn members(met: Vec<Met>) -> Opened<(ArrayMap, Vec<Member>)> {
     let mut members = Vec::with_capacity(met.len());
     for (number, met) in met.into_iter().enumerate() {
         match met {
-            Met::Device(device, Some(map)) => members.push((*device, map.generation)),
-            Met::Device(_, None) => return Err(ArrayError::Foreign { device: number + 1, what: NO_ARRAY }),
-            Met::Nothing => return Err(ArrayError::Missing { device: number + 1 }),
+            MetDevice::Device(device, Some(map)) => members.push((*device, map.generation)),
+            MetDevice::Device(_, None) => {
+                return Err(ArrayError::Foreign { device: number + 1, what: NO_ARRAY });
+            }
+            MetDevice::Nothing => return Err(ArrayError::Missing { device: number + 1 }),
         }
     }
     Ok((newest, members))
@@ -123,7 +128,7 @@ fn members(met: Vec<Met>) -> Opened<(ArrayMap, Vec<Member>)> {
 const NO_ARRAY: &str = "no array: it is new, and not the one that was in its place";
 
 /// Refuses a device that is not what the newest map says.
-fn check_member(number: usize, map: Option<&ArrayMap>, newest: &ArrayMap, given: usize) -> Opened<()> {
+fn check_member(number: usize, map: Option<&ArrayMap>, newest: &ArrayMap, given: usize) -> ArrayResult<()> {
     let Some(map) = map else {
         // How many there are is told first.
         let has = usize::from(newest.devices);
@@ -147,13 +152,17 @@ fn check_member(number: usize, map: Option<&ArrayMap>, newest: &ArrayMap, given:
 }
 
 /// A map that is not in force yet on every device, those that are not there made.
-fn make(media: &[ArrayMedium], met: Vec<Met>, options: &KvssdOptions) -> Opened<(ArrayMap, Vec<Member>)> {
+fn make(
+    media: &[ArrayMedium],
+    met: Vec<MetDevice>,
+    options: &KvssdOptions,
+) -> ArrayResult<(ArrayMap, Vec<MemberDevice>)> {
     let mut devices = Vec::with_capacity(media.len());
     for (number, (medium, met)) in media.iter().zip(met).enumerate() {
         let failed = |error| ArrayError::Device { device: number + 1, error };
         devices.push(match met {
-            Met::Device(device, _) => *device,
-            Met::Nothing => format(number, medium, options).map_err(failed)?,
+            MetDevice::Device(device, _) => *device,
+            MetDevice::Nothing => format(number, medium, options).map_err(failed)?,
         });
     }
     let map = ArrayMap::new(new_id(media), media.len() as u16);
@@ -164,7 +173,7 @@ fn make(media: &[ArrayMedium], met: Vec<Met>, options: &KvssdOptions) -> Opened<
 }
 
 /// Stores the map with the next generation on each device, and with marks that are set aside.
-fn raise(map: ArrayMap, members: Vec<Member>) -> Opened<(ArrayMap, Vec<ArrayDevice>)> {
+fn raise(map: ArrayMap, members: Vec<MemberDevice>) -> ArrayResult<(ArrayMap, Vec<ArrayDevice>)> {
     let is_same = members.iter().all(|(_, generation)| *generation == map.generation);
     let generation = if is_same { map.generation + 1 } else { map.generation };
     let map = ArrayMap { generation, marks: map.marks.saturating_add(MARKS_RESERVED), ..map };
@@ -178,7 +187,7 @@ fn raise(map: ArrayMap, members: Vec<Member>) -> Opened<(ArrayMap, Vec<ArrayDevi
     Ok((map, devices))
 }
 
-fn store_map(number: usize, device: &mut ArrayDevice, map: &ArrayMap) -> Opened<()> {
+fn store_map(number: usize, device: &mut ArrayDevice, map: &ArrayMap) -> ArrayResult<()> {
     let map = ArrayMap { device: number as u16, ..map.clone() };
     device.store_map(&map).map_err(|error| ArrayError::Device { device: number + 1, error })
 }

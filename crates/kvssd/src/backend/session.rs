@@ -12,7 +12,7 @@ use hedgerow_row::le_bytes::{u16_at, u32_at, u64_at};
 use hedgerow_row::{Error, ErrorKind, Result};
 
 use super::Array;
-use super::array_device::{Answered, MARK_BYTES, PairChange, PairCommand};
+use super::array_device::{KeyedChange, KeyedCommand, MARK_BYTES, PairAnswers};
 use super::failure::closed;
 use crate::command::{KEY_BYTES_MAX, KeyPlace, LIST_KEYS_MAX, PairKey};
 
@@ -22,21 +22,21 @@ pub(super) const DEPTH_MAX: usize = 256;
 /// A session; for one thread at a time.
 pub(super) struct KvssdSession {
     array: Arc<Array>,
-    pairs: Vec<PairCommand>,
+    pairs: Vec<KeyedCommand>,
     others: Vec<(Ticket, GroupCommand)>,
     tickets: u64,
 }
 
 /// A command that is for all devices, or for one after the other.
 enum GroupCommand {
-    Walk(u32, Place, usize),
+    Walk(u32, ArrayPlace, usize),
     Count(u32),
     Clear(u32),
     Persist,
 }
 
 /// Where a walk goes on: at this place of this device.
-struct Place {
+struct ArrayPlace {
     device: usize,
     at: KeyPlace,
 }
@@ -44,15 +44,17 @@ struct Place {
 /// Group, device, and hash of a cursor; the key behind them is as long as it is.
 const CURSOR_BYTES: usize = 14;
 
-impl Place {
+impl ArrayPlace {
     /// From a cursor's bytes: group (4), device (2), hash (8), little-endian, and then a key.
-    fn of(cursor: &Cursor, group: u32) -> Result<Place> {
-        let Some(bytes) = cursor.place() else { return Ok(Place { device: 0, at: KeyPlace::default() }) };
+    fn of(cursor: &Cursor, group: u32) -> Result<ArrayPlace> {
+        let Some(bytes) = cursor.place() else {
+            return Ok(ArrayPlace { device: 0, at: KeyPlace::default() });
+        };
         if bytes.len() < CURSOR_BYTES || u32_at(bytes, 0) != group {
             return Err(Error::invalid("the cursor is of a walk of another group, or of another backend"));
         }
         let at = KeyPlace { hash: u64_at(bytes, 6), after: bytes[CURSOR_BYTES..].to_vec() };
-        Ok(Place { device: usize::from(u16_at(bytes, 4)), at })
+        Ok(ArrayPlace { device: usize::from(u16_at(bytes, 4)), at })
     }
 
     fn cursor(&self, group: u32) -> Cursor {
@@ -74,11 +76,11 @@ impl KvssdSession {
     }
 
     /// Carries out commands on pairs, each device's under its lock.
-    fn answer_pairs(&mut self, answered: &mut Answered) {
+    fn answer_pairs(&mut self, answered: &mut PairAnswers) {
         if self.pairs.is_empty() {
             return;
         }
-        let mut shares: BTreeMap<usize, Vec<PairCommand>> = BTreeMap::new();
+        let mut shares: BTreeMap<usize, Vec<KeyedCommand>> = BTreeMap::new();
         for command in self.pairs.drain(..) {
             shares.entry(self.array.device_of(command.key.bytes())).or_default().push(command);
         }
@@ -87,8 +89,8 @@ impl KvssdSession {
             for share in shares.values_mut() {
                 let (puts, rest) = std::mem::take(share)
                     .into_iter()
-                    .partition(|one| matches!(one.change, PairChange::Put(..)));
-                let puts: Vec<PairCommand> = puts;
+                    .partition(|one| matches!(one.change, KeyedChange::Put(..)));
+                let puts: Vec<KeyedCommand> = puts;
                 answered.extend(puts.iter().map(|put| (put.ticket, Err(error.clone()))));
                 *share = rest;
             }
@@ -133,15 +135,16 @@ impl Session for KvssdSession {
 }
 
 enum Started {
-    Pair(PairCommand),
+    Pair(KeyedCommand),
     Group(GroupCommand),
 }
 
 /// A command that borrows nothing, if it can be.
 fn started(command: Command<'_>, ticket: Ticket, value_bytes_max: usize) -> Result<Started> {
-    let pair = |key: &[u8], change| Ok(Started::Pair(PairCommand { ticket, key: checked_key(key)?, change }));
+    let pair =
+        |key: &[u8], change| Ok(Started::Pair(KeyedCommand { ticket, key: checked_key(key)?, change }));
     match command {
-        Command::Get { key } => pair(key, PairChange::Get),
+        Command::Get { key } => pair(key, KeyedChange::Get),
         Command::Put { key, value, expect } => {
             if value.len() > value_bytes_max {
                 let bytes = value.len();
@@ -149,11 +152,11 @@ fn started(command: Command<'_>, ticket: Ticket, value_bytes_max: usize) -> Resu
                 return Err(Error::invalid(message));
             }
             let value = [&[0; MARK_BYTES], value].concat();
-            pair(key, PairChange::Put(value, expect))
+            pair(key, KeyedChange::Put(value, expect))
         }
-        Command::Delete { key, expect } => pair(key, PairChange::Delete(expect)),
+        Command::Delete { key, expect } => pair(key, KeyedChange::Delete(expect)),
         Command::Walk { group, from, pairs } => {
-            let from = Place::of(&from, group)?;
+            let from = ArrayPlace::of(&from, group)?;
             Ok(Started::Group(GroupCommand::Walk(group, from, pairs.clamp(1, LIST_KEYS_MAX))))
         }
         Command::Count { group } => Ok(Started::Group(GroupCommand::Count(group))),
@@ -192,7 +195,7 @@ impl Array {
     }
 
     /// Pairs of one device after the other, until there are so many.
-    fn walk(&self, group: u32, from: Place, pairs: usize) -> Result<Answer> {
+    fn walk(&self, group: u32, from: ArrayPlace, pairs: usize) -> Result<Answer> {
         let mut walked: Vec<Pair> = Vec::new();
         let mut place = from;
         while place.device < self.devices.len() && walked.len() < pairs {
@@ -205,8 +208,8 @@ impl Array {
                 Ok((more, next)) => {
                     walked.extend(more);
                     place = match next {
-                        Some(at) => Place { at, ..place },
-                        None => Place { device: place.device + 1, at: KeyPlace::default() },
+                        Some(at) => ArrayPlace { at, ..place },
+                        None => ArrayPlace { device: place.device + 1, at: KeyPlace::default() },
                     };
                 }
                 // It is told as the walk comes here again.

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use hedgerow::{CacheMode, CachePolicy, Capacity, Compression, Durability, Options, PersistGranule};
+use hedgerow_kvssd::AckMode;
 
 use crate::serve::settings::{parse_bytes, parse_duration};
 
@@ -32,6 +33,19 @@ impl EngineArgs {
         let mut options = Options::new().durability(self.durability);
         self.set.iter().try_for_each(|setting| setting.apply(&mut options))?;
         Ok(options)
+    }
+
+    /// When key-value devices acknowledge.
+    ///
+    /// # Errors
+    /// An interval, or something of the engine that is set otherwise: devices have neither.
+    pub fn ack(&self) -> Result<AckMode, String> {
+        match self.durability {
+            _ if !self.set.is_empty() => Err("--set is for a tiered store".into()),
+            Durability::Immediate => Ok(AckMode::Immediate),
+            Durability::Process => Ok(AckMode::Buffered),
+            _ => Err("key-value devices are measured with --durability process or immediate".into()),
+        }
     }
 
     /// The durability mode, for reports.

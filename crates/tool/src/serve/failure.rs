@@ -44,8 +44,9 @@ impl Failure {
     pub const TOO_MUCH_AT_HAND: Failure =
         Failure::text("ERR the rows that the command looks at have more than 256 MiB together");
     /// What is asked for is that something is durable.
-    pub const NOT_DURABLE: Failure =
-        Failure::text("ERR this store is not made durable by the server: see INFO, durability");
+    pub const NOT_DURABLE: Failure = Failure::text(
+        "ERR this store is not made durable by the server when a command asks for it: see INFO, durability",
+    );
     /// A command, or a transaction, that depends on several keys, or changes them, where a store changes one row at a time.
     pub const CROSS_SLOT: Failure = Failure::text(
         "CROSSSLOT this store changes one key at a time: a command or transaction that changes a key can have no other keys",

@@ -12,8 +12,9 @@ use std::time::Duration;
 use clap::Parser;
 use hedgerow::{Db, Options};
 use hedgerow_device::{CapacityTier, Clock, CrashSim, FastTier};
-use hedgerow_row::backend::Backend;
+use hedgerow_kvssd::{ArrayMedium, Geometry, KvssdBackend, KvssdOptions};
 use hedgerow_row::backend::memory::MemoryBackend;
+use hedgerow_row::backend::{Backend, Capabilities, Session};
 use hedgerow_tool::serve::{self, event_loop::Stopper};
 
 #[derive(Parser)]
@@ -150,11 +151,53 @@ impl Drop for Server {
     }
 }
 
+/// A backend of pairs, whichever. Clones have the same pairs.
+#[derive(Clone)]
+pub(crate) struct AnyBackend(Arc<dyn Backend>);
+
+impl AnyBackend {
+    pub(crate) fn memory() -> AnyBackend {
+        AnyBackend(Arc::new(MemoryBackend::default()))
+    }
+
+    /// Two key-value devices in memory.
+    pub(crate) fn kvssd() -> AnyBackend {
+        let geometry = Geometry { page_bytes: 32 << 10, block_bytes: 16 << 20, blocks: 16 };
+        let options = KvssdOptions { geometry: Some(geometry), ..KvssdOptions::default() };
+        let media = [ArrayMedium::Memory, ArrayMedium::Memory];
+        AnyBackend(Arc::new(KvssdBackend::open(&media, &options).unwrap()))
+    }
+}
+
+impl Backend for AnyBackend {
+    fn capabilities(&self) -> &Capabilities {
+        self.0.capabilities()
+    }
+
+    fn session(&self) -> hedgerow::Result<Box<dyn Session>> {
+        self.0.session()
+    }
+
+    fn close(&self) -> hedgerow::Result<()> {
+        self.0.close()
+    }
+}
+
+/// Runs a test of what holds whatever keeps the pairs, each time over an empty backend.
+pub(crate) fn on_every_backend(test: fn(AnyBackend)) {
+    for backend in [AnyBackend::memory, AnyBackend::kvssd] {
+        let backend = backend();
+        println!("over {}", backend.capabilities().name);
+        test(backend);
+    }
+}
+
 /// A kind of store to serve.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Store {
     Tiered,
     Pairs,
+    Kvssd,
 }
 
 impl Store {
@@ -167,14 +210,15 @@ impl Store {
     pub(crate) fn start_by(self, clock: &Clock, options: &[&str]) -> Server {
         match self {
             Store::Tiered => Server::start_by(clock, options),
-            Store::Pairs => Server::start_over_pairs(&MemoryBackend::default(), clock, options),
+            Store::Pairs => Server::start_over_pairs(&AnyBackend::memory(), clock, options),
+            Store::Kvssd => Server::start_over_pairs(&AnyBackend::kvssd(), clock, options),
         }
     }
 }
 
 /// Runs a test of what holds whatever the store.
 pub(crate) fn on_every_store(test: fn(Store)) {
-    for store in [Store::Tiered, Store::Pairs] {
+    for store in [Store::Tiered, Store::Pairs, Store::Kvssd] {
         println!("over {store:?}");
         test(store);
     }
@@ -200,9 +244,19 @@ impl Program {
         Program::start(shell, dir, &[])
     }
 
-    pub(crate) fn start(mut command: Command, dir: &Path, options: &[&str]) -> Program {
+    /// Over a store of any kind.
+    pub(crate) fn spawn_over(url: &str, options: &[&str]) -> Program {
+        Program::run(Command::new(env!("CARGO_BIN_EXE_hedgerow")), ["--store", url], options)
+    }
+
+    pub(crate) fn start(command: Command, dir: &Path, options: &[&str]) -> Program {
+        Program::run(command, ["--dir", dir.to_str().unwrap()], options)
+    }
+
+    fn run(mut command: Command, store: [&str; 2], options: &[&str]) -> Program {
         let mut child = command
-            .args(["serve", "--dir", dir.to_str().unwrap(), "--listen", "127.0.0.1:0"])
+            .args(["serve", "--listen", "127.0.0.1:0"])
+            .args(store)
             .args(options)
             .stdout(Stdio::piped())
             .spawn()

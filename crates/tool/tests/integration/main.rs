@@ -12,6 +12,7 @@ mod failed_sync;
 mod full_disk;
 mod info;
 mod kill;
+mod kvssd;
 mod lifecycle;
 mod limits;
 mod little_memory;

@@ -8,7 +8,7 @@ use hedgerow_row::backend::Backend;
 use hedgerow_row::backend::memory::MemoryBackend;
 use hedgerow_sim::{BackendFault, FailingBackend, eventually};
 
-use crate::client::{Server, clock, encode};
+use crate::client::{Server, clock, encode, on_every_backend};
 use crate::slow_pairs::SlowBackend;
 
 fn server() -> Server {
@@ -17,105 +17,111 @@ fn server() -> Server {
 
 #[test]
 fn strings_and_hashes_are_kept() {
-    let server = server();
-    server.client().script(&[
-        ("GET a", "nil"),
-        ("SET a 1", "OK"),
-        ("GET a", "\"1\""),
-        ("INCR a", "2"),
-        ("APPEND a x", "2"),
-        ("GET a", "\"2x\""),
-        ("INCR a", "(ERR value is not an integer or out of range)"),
-        ("TYPE a", "string"),
-        ("HSET a f v", "(WRONGTYPE Operation against a key holding the wrong kind of value)"),
-        ("HSET users:1 name Ada age 36", "2"),
-        ("HSET users:1 name Ada city Paris", "1"),
-        ("HINCRBY users:1 age 1", "37"),
-        ("HGET users:1 age", "\"37\""),
-        ("HLEN users:1", "3"),
-        ("TYPE users:1", "hash"),
-        ("GET users:1", "(WRONGTYPE Operation against a key holding the wrong kind of value)"),
-        ("HMGET users:1 name none age", "[\"Ada\", nil, \"37\"]"),
-        ("HDEL users:1 name none", "1"),
-        ("HDEL users:1 age city", "2"),
-        ("EXISTS users:1", "0"),
-        ("SET users:1 now-a-string", "OK"),
-        ("GET users:1", "\"now-a-string\""),
-        ("DBSIZE", "2"),
-        ("HSET h @string x % y", "2"),
-        ("TYPE h", "hash"),
-        ("HGET h @string", "\"x\""),
-        ("HGETALL h", "[\"@string\", \"x\", \"%\", \"y\"]"),
-        ("FLUSHALL", "OK"),
-        ("DBSIZE", "0"),
-        ("GET a", "nil"),
-        ("KEYS *", "[]"),
-    ]);
+    on_every_backend(|backend| {
+        let server = Server::start_over_pairs(&backend, &clock(), &[]);
+        server.client().script(&[
+            ("GET a", "nil"),
+            ("SET a 1", "OK"),
+            ("GET a", "\"1\""),
+            ("INCR a", "2"),
+            ("APPEND a x", "2"),
+            ("GET a", "\"2x\""),
+            ("INCR a", "(ERR value is not an integer or out of range)"),
+            ("TYPE a", "string"),
+            ("HSET a f v", "(WRONGTYPE Operation against a key holding the wrong kind of value)"),
+            ("HSET users:1 name Ada age 36", "2"),
+            ("HSET users:1 name Ada city Paris", "1"),
+            ("HINCRBY users:1 age 1", "37"),
+            ("HGET users:1 age", "\"37\""),
+            ("HLEN users:1", "3"),
+            ("TYPE users:1", "hash"),
+            ("GET users:1", "(WRONGTYPE Operation against a key holding the wrong kind of value)"),
+            ("HMGET users:1 name none age", "[\"Ada\", nil, \"37\"]"),
+            ("HDEL users:1 name none", "1"),
+            ("HDEL users:1 age city", "2"),
+            ("EXISTS users:1", "0"),
+            ("SET users:1 now-a-string", "OK"),
+            ("GET users:1", "\"now-a-string\""),
+            ("DBSIZE", "2"),
+            ("HSET h @string x % y", "2"),
+            ("TYPE h", "hash"),
+            ("HGET h @string", "\"x\""),
+            ("HGETALL h", "[\"@string\", \"x\", \"%\", \"y\"]"),
+            ("FLUSHALL", "OK"),
+            ("DBSIZE", "0"),
+            ("GET a", "nil"),
+            ("KEYS *", "[]"),
+        ]);
+    });
 }
 
 /// What servers over one backend count, all of them have counted.
 #[test]
 fn three_servers_count_one_key_exactly() {
-    const EACH: u64 = 10_000;
-    let backend = MemoryBackend::default();
-    let servers: Vec<Server> = (0..3).map(|_| Server::start_over_pairs(&backend, &clock(), &[])).collect();
-    let counted: Vec<Vec<u64>> = thread::scope(|scope| {
-        let clients = servers.iter().map(|server| {
-            scope.spawn(|| {
-                let mut client = server.client();
-                (0..EACH).map(|_| client.run("INCR counter").parse().unwrap()).collect()
-            })
+    on_every_backend(|backend| {
+        const EACH: u64 = 10_000;
+        let servers: Vec<Server> =
+            (0..3).map(|_| Server::start_over_pairs(&backend, &clock(), &[])).collect();
+        let counted: Vec<Vec<u64>> = thread::scope(|scope| {
+            let clients = servers.iter().map(|server| {
+                scope.spawn(|| {
+                    let mut client = server.client();
+                    (0..EACH).map(|_| client.run("INCR counter").parse().unwrap()).collect()
+                })
+            });
+            let clients: Vec<_> = clients.collect();
+            clients.into_iter().map(|client| client.join().unwrap()).collect()
         });
-        let clients: Vec<_> = clients.collect();
-        clients.into_iter().map(|client| client.join().unwrap()).collect()
+        let mut all: Vec<u64> = counted.concat();
+        assert!(counted.iter().all(|one| one.is_sorted()));
+        all.sort_unstable();
+        assert!(all.iter().copied().eq(1..=3 * EACH), "each number is told once");
+        for server in &servers {
+            assert_eq!(server.client().run("GET counter"), format!("\"{}\"", 3 * EACH));
+        }
     });
-    let mut all: Vec<u64> = counted.concat();
-    assert!(counted.iter().all(|one| one.is_sorted()));
-    all.sort_unstable();
-    assert!(all.iter().copied().eq(1..=3 * EACH), "each number is told once");
-    for server in &servers {
-        assert_eq!(server.client().run("GET counter"), format!("\"{}\"", 3 * EACH));
-    }
 }
 
 /// One server makes the key a string, another a hash, at once and over and over: whoever looks, at any of them, sees one or the other.
 #[test]
 fn no_key_shows_two_types() {
-    const ROUNDS: usize = 2_000;
-    const WRONG: &str = "(WRONGTYPE Operation against a key holding the wrong kind of value)";
-    let backend = MemoryBackend::default();
-    let servers: Vec<Server> = (0..3).map(|_| Server::start_over_pairs(&backend, &clock(), &[])).collect();
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            let mut client = servers[0].client();
-            for _ in 0..ROUNDS {
-                assert_eq!(client.run("SET k string"), "OK");
-                let appended = client.run("APPEND k +");
-                assert!([WRONG, "7", "1"].contains(&appended.as_str()), "{appended}");
-            }
-        });
-        scope.spawn(|| {
-            let mut client = servers[1].client();
-            for _ in 0..ROUNDS {
-                let set = client.run("HSET k field value");
-                assert!([WRONG, "0", "1"].contains(&set.as_str()), "{set}");
-                client.run("DEL k");
-            }
-        });
-        scope.spawn(|| {
-            let mut client = servers[2].client();
-            for _ in 0..ROUNDS {
-                let seen = ["MULTI", "TYPE k", "EXISTS k", "GET k", "HGETALL k", "EXEC"]
-                    .map(|line| client.run(line));
-                let whole = [
-                    format!("[string, 1, \"string\", {WRONG}]"),
-                    format!("[string, 1, \"string+\", {WRONG}]"),
-                    format!("[string, 1, \"+\", {WRONG}]"),
-                    format!("[hash, 1, {WRONG}, [\"field\", \"value\"]]"),
-                    "[none, 0, nil, []]".to_string(),
-                ];
-                assert!(whole.contains(&seen[5]), "{}", seen[5]);
-            }
+    on_every_backend(|backend| {
+        const ROUNDS: usize = 2_000;
+        const WRONG: &str = "(WRONGTYPE Operation against a key holding the wrong kind of value)";
+        let servers: Vec<Server> =
+            (0..3).map(|_| Server::start_over_pairs(&backend, &clock(), &[])).collect();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut client = servers[0].client();
+                for _ in 0..ROUNDS {
+                    assert_eq!(client.run("SET k string"), "OK");
+                    let appended = client.run("APPEND k +");
+                    assert!([WRONG, "7", "1"].contains(&appended.as_str()), "{appended}");
+                }
+            });
+            scope.spawn(|| {
+                let mut client = servers[1].client();
+                for _ in 0..ROUNDS {
+                    let set = client.run("HSET k field value");
+                    assert!([WRONG, "0", "1"].contains(&set.as_str()), "{set}");
+                    client.run("DEL k");
+                }
+            });
+            scope.spawn(|| {
+                let mut client = servers[2].client();
+                for _ in 0..ROUNDS {
+                    let seen = ["MULTI", "TYPE k", "EXISTS k", "GET k", "HGETALL k", "EXEC"]
+                        .map(|line| client.run(line));
+                    let whole = [
+                        format!("[string, 1, \"string\", {WRONG}]"),
+                        format!("[string, 1, \"string+\", {WRONG}]"),
+                        format!("[string, 1, \"+\", {WRONG}]"),
+                        format!("[hash, 1, {WRONG}, [\"field\", \"value\"]]"),
+                        "[none, 0, nil, []]".to_string(),
+                    ];
+                    assert!(whole.contains(&seen[5]), "{}", seen[5]);
+                }
+            });
         });
     });
 }
@@ -123,104 +129,110 @@ fn no_key_shows_two_types() {
 /// Transactions of one key are whole, also against other servers.
 #[test]
 fn transactions_of_one_key_are_whole() {
-    const EACH: usize = 1_000;
-    let backend = MemoryBackend::default();
-    let servers: Vec<Server> = (0..2).map(|_| Server::start_over_pairs(&backend, &clock(), &[])).collect();
-    thread::scope(|scope| {
-        for server in &servers {
-            scope.spawn(|| {
-                let mut client = server.client();
-                for _ in 0..EACH {
-                    let replies = ["MULTI", "HINCRBY h a 1", "HINCRBY h b -1", "HMGET h a b", "EXEC"]
-                        .map(|line| client.run(line));
-                    let a: i64 = replies[4][1..].split(',').next().unwrap().parse().unwrap();
-                    assert_eq!(replies[4], format!("[{a}, {}, [\"{a}\", \"{}\"]]", -a, -a));
-                }
-            });
-        }
+    on_every_backend(|backend| {
+        const EACH: usize = 1_000;
+        let servers: Vec<Server> =
+            (0..2).map(|_| Server::start_over_pairs(&backend, &clock(), &[])).collect();
+        thread::scope(|scope| {
+            for server in &servers {
+                scope.spawn(|| {
+                    let mut client = server.client();
+                    for _ in 0..EACH {
+                        let replies = ["MULTI", "HINCRBY h a 1", "HINCRBY h b -1", "HMGET h a b", "EXEC"]
+                            .map(|line| client.run(line));
+                        let a: i64 = replies[4][1..].split(',').next().unwrap().parse().unwrap();
+                        assert_eq!(replies[4], format!("[{a}, {}, [\"{a}\", \"{}\"]]", -a, -a));
+                    }
+                });
+            }
+        });
+        assert_eq!(servers[0].client().run("HGET h a"), format!("\"{}\"", 2 * EACH));
+        servers[0].client().script(&[
+            ("MULTI", "OK"),
+            ("SELECT 3", "QUEUED"),
+            ("SET k 1", "QUEUED"),
+            ("INCR none-such x", "(ERR wrong number of arguments for 'incr' command)"),
+            ("EXEC", "(EXECABORT Transaction discarded because of previous errors.)"),
+            ("MULTI", "OK"),
+            ("SELECT 3", "QUEUED"),
+            ("HSET k f 1", "QUEUED"),
+            ("GET k", "QUEUED"),
+            ("EXEC", "[OK, 1, (WRONGTYPE Operation against a key holding the wrong kind of value)]"),
+            ("HGET k f", "\"1\""),
+            ("SELECT 0", "OK"),
+            ("EXISTS k", "0"),
+            ("EXEC", "(ERR EXEC without MULTI)"),
+        ]);
     });
-    assert_eq!(servers[0].client().run("HGET h a"), format!("\"{}\"", 2 * EACH));
-    servers[0].client().script(&[
-        ("MULTI", "OK"),
-        ("SELECT 3", "QUEUED"),
-        ("SET k 1", "QUEUED"),
-        ("INCR none-such x", "(ERR wrong number of arguments for 'incr' command)"),
-        ("EXEC", "(EXECABORT Transaction discarded because of previous errors.)"),
-        ("MULTI", "OK"),
-        ("SELECT 3", "QUEUED"),
-        ("HSET k f 1", "QUEUED"),
-        ("GET k", "QUEUED"),
-        ("EXEC", "[OK, 1, (WRONGTYPE Operation against a key holding the wrong kind of value)]"),
-        ("HGET k f", "\"1\""),
-        ("SELECT 0", "OK"),
-        ("EXISTS k", "0"),
-        ("EXEC", "(ERR EXEC without MULTI)"),
-    ]);
 }
 
 /// WATCH, GET, MULTI, SET, EXEC at three servers lose nothing of what they count.
 #[test]
 fn watched_keys_are_compared_across_servers() {
-    const EACH: usize = 300;
-    let backend = MemoryBackend::default();
-    let servers: Vec<Server> = (0..3).map(|_| Server::start_over_pairs(&backend, &clock(), &[])).collect();
-    thread::scope(|scope| {
-        for server in &servers {
-            scope.spawn(|| {
-                let mut client = server.client();
-                let mut done = 0;
-                while done < EACH {
-                    assert_eq!(client.run("WATCH k"), "OK");
-                    let seen: u64 = client.run("GET k").trim_matches('"').parse().unwrap_or(0);
-                    assert_eq!(client.run("MULTI"), "OK");
-                    assert_eq!(client.run(&format!("SET k {}", seen + 1)), "QUEUED");
-                    match client.run("EXEC").as_str() {
-                        "[OK]" => done += 1,
-                        refused => assert_eq!(refused, "nil"),
+    on_every_backend(|backend| {
+        const EACH: usize = 300;
+        let servers: Vec<Server> =
+            (0..3).map(|_| Server::start_over_pairs(&backend, &clock(), &[])).collect();
+        thread::scope(|scope| {
+            for server in &servers {
+                scope.spawn(|| {
+                    let mut client = server.client();
+                    let mut done = 0;
+                    while done < EACH {
+                        assert_eq!(client.run("WATCH k"), "OK");
+                        let seen: u64 = client.run("GET k").trim_matches('"').parse().unwrap_or(0);
+                        assert_eq!(client.run("MULTI"), "OK");
+                        assert_eq!(client.run(&format!("SET k {}", seen + 1)), "QUEUED");
+                        match client.run("EXEC").as_str() {
+                            "[OK]" => done += 1,
+                            refused => assert_eq!(refused, "nil"),
+                        }
                     }
-                }
-            });
-        }
+                });
+            }
+        });
+        let mut client = servers[0].client();
+        assert_eq!(client.run("GET k"), format!("\"{}\"", 3 * EACH));
+        // What was watched and did not change, but is another key's, can not be a condition.
+        client.script(&[("WATCH other", "OK"), ("MULTI", "OK"), ("SET k 1", "QUEUED")]);
+        assert!(client.run("EXEC").starts_with("(CROSSSLOT "));
+        client.script(&[("MULTI", "OK"), ("SET k 1", "QUEUED"), ("EXEC", "[OK]")]);
     });
-    let mut client = servers[0].client();
-    assert_eq!(client.run("GET k"), format!("\"{}\"", 3 * EACH));
-    // What was watched and did not change, but is another key's, can not be a condition.
-    client.script(&[("WATCH other", "OK"), ("MULTI", "OK"), ("SET k 1", "QUEUED")]);
-    assert!(client.run("EXEC").starts_with("(CROSSSLOT "));
-    client.script(&[("MULTI", "OK"), ("SET k 1", "QUEUED"), ("EXEC", "[OK]")]);
 }
 
 #[test]
 fn what_takes_several_keys_is_refused_and_changes_nothing() {
-    let server = server();
-    let mut client = server.client();
-    client.script(&[("SET a 1", "OK"), ("HSET h f v", "1")]);
-    for line in [
-        "MSET a 2 b 2",
-        "DEL a h",
-        "RENAME a b",
-        "COPY a b",
-        "MSETNX c 1 d 1",
-        "RENAMENX a b",
-        "COPY a a DB 1",
-    ] {
-        let reply = client.run(line);
-        assert!(reply.starts_with("(CROSSSLOT "), "{line}: {reply}");
-    }
-    client.script(&[("MULTI", "OK"), ("SET a 2", "QUEUED"), ("SET b 2", "QUEUED")]);
-    assert!(client.run("EXEC").starts_with("(CROSSSLOT "));
-    client.script(&[
-        ("MULTI", "OK"),
-        ("GET a", "QUEUED"),
-        ("EXEC", "[\"1\"]"),
-        ("MGET a b h", "[\"1\", nil, nil]"),
-        ("EXISTS a b h", "2"),
-        ("RENAME a a", "OK"),
-        ("RENAME none b", "(ERR no such key)"),
-        ("MSET a 3", "OK"),
-        ("DEL a", "1"),
-        ("DBSIZE", "1"),
-    ]);
+    on_every_backend(|backend| {
+        let server = Server::start_over_pairs(&backend, &clock(), &[]);
+        let mut client = server.client();
+        client.script(&[("SET a 1", "OK"), ("HSET h f v", "1")]);
+        for line in [
+            "MSET a 2 b 2",
+            "DEL a h",
+            "RENAME a b",
+            "COPY a b",
+            "MSETNX c 1 d 1",
+            "RENAMENX a b",
+            "COPY a a DB 1",
+        ] {
+            let reply = client.run(line);
+            assert!(reply.starts_with("(CROSSSLOT "), "{line}: {reply}");
+        }
+        client.script(&[("MULTI", "OK"), ("SET a 2", "QUEUED"), ("SET b 2", "QUEUED")]);
+        assert!(client.run("EXEC").starts_with("(CROSSSLOT "));
+        client.script(&[
+            ("MULTI", "OK"),
+            ("GET a", "QUEUED"),
+            ("EXEC", "[\"1\"]"),
+            ("MGET a b h", "[\"1\", nil, nil]"),
+            ("EXISTS a b h", "2"),
+            ("RENAME a a", "OK"),
+            ("RENAME none b", "(ERR no such key)"),
+            ("MSET a 3", "OK"),
+            ("DEL a", "1"),
+            ("DBSIZE", "1"),
+        ]);
+    });
 }
 
 #[test]
@@ -264,87 +276,97 @@ fn what_needs_an_order_or_the_log_is_refused() {
 /// Nobody reads them any more, and yet they go: by the clock that the test moves.
 #[test]
 fn what_has_expired_is_swept() {
-    let clock = clock();
-    let server = Server::start_over_pairs(&MemoryBackend::default(), &clock, &[]);
-    let mut client = server.client();
-    for n in 0..200 {
-        client.run(&format!("SET s{n} v PX 1000"));
-        client.run(&format!("HSET h:{n} f v"));
-        assert_eq!(client.run(&format!("HPEXPIRE h:{n} 1000 FIELDS 1 f")), "[1]");
-    }
-    client.script(&[("SET stays v", "OK"), ("HSET h:stays f v", "1"), ("DBSIZE", "402")]);
-    clock.advance_ms(2_000);
-    client.script(&[("EXISTS h:1", "0"), ("GET s1", "nil"), ("TTL h:1", "-2")]);
-    eventually("all but two are swept", || {
-        // The sweep rests by this clock.
-        clock.advance_ms(61_000);
-        client.run("DBSIZE") == "2"
+    on_every_backend(|backend| {
+        let clock = clock();
+        let server = Server::start_over_pairs(&backend, &clock, &[]);
+        let mut client = server.client();
+        for n in 0..200 {
+            client.run(&format!("SET s{n} v PX 1000"));
+            client.run(&format!("HSET h:{n} f v"));
+            assert_eq!(client.run(&format!("HPEXPIRE h:{n} 1000 FIELDS 1 f")), "[1]");
+        }
+        client.script(&[("SET stays v", "OK"), ("HSET h:stays f v", "1"), ("DBSIZE", "402")]);
+        clock.advance_ms(2_000);
+        client.script(&[("EXISTS h:1", "0"), ("GET s1", "nil"), ("TTL h:1", "-2")]);
+        eventually("all but two are swept", || {
+            // The sweep rests by this clock.
+            clock.advance_ms(61_000);
+            client.run("DBSIZE") == "2"
+        });
+        client.script(&[("GET stays", "\"v\""), ("HGET h:stays f", "\"v\"")]);
     });
-    client.script(&[("GET stays", "\"v\""), ("HGET h:stays f", "\"v\"")]);
 }
 
 /// The type of a new hash whose row was left by fields that have expired: it has nothing of the old one.
 #[test]
 fn a_hash_of_expired_fields_is_no_key() {
-    let clock = clock();
-    let server = Server::start_over_pairs(&MemoryBackend::default(), &clock, &[]);
-    let mut client = server.client();
-    client.script(&[("HSET h f v", "1"), ("HPEXPIRE h 1000 FIELDS 1 f", "[1]"), ("PEXPIRE h 100000", "1")]);
-    clock.advance_ms(2_000);
-    client.script(&[
-        ("TYPE h", "none"),
-        ("PTTL h", "-2"),
-        ("DEL h", "0"),
-        ("PERSIST h", "0"),
-        ("HSET h g w", "1"),
-        ("PTTL h", "-1"),
-        ("HGETALL h", "[\"g\", \"w\"]"),
-        ("HPEXPIRE h 1000 FIELDS 1 g", "[1]"),
-        ("PEXPIRE h 100000", "1"),
-    ]);
-    clock.advance_ms(2_000);
-    client.script(&[("INCR h", "1"), ("PTTL h", "-1"), ("TYPE h", "string")]);
+    on_every_backend(|backend| {
+        let clock = clock();
+        let server = Server::start_over_pairs(&backend, &clock, &[]);
+        let mut client = server.client();
+        client.script(&[
+            ("HSET h f v", "1"),
+            ("HPEXPIRE h 1000 FIELDS 1 f", "[1]"),
+            ("PEXPIRE h 100000", "1"),
+        ]);
+        clock.advance_ms(2_000);
+        client.script(&[
+            ("TYPE h", "none"),
+            ("PTTL h", "-2"),
+            ("DEL h", "0"),
+            ("PERSIST h", "0"),
+            ("HSET h g w", "1"),
+            ("PTTL h", "-1"),
+            ("HGETALL h", "[\"g\", \"w\"]"),
+            ("HPEXPIRE h 1000 FIELDS 1 g", "[1]"),
+            ("PEXPIRE h 100000", "1"),
+        ]);
+        clock.advance_ms(2_000);
+        client.script(&[("INCR h", "1"), ("PTTL h", "-1"), ("TYPE h", "string")]);
+    });
 }
 
 /// A store that fails is told, command by command, and the connection and its transactions go on.
 #[test]
 fn a_store_that_is_closed_is_told() {
-    let backend = MemoryBackend::default();
-    let server = Server::start_over_pairs(&backend, &clock(), &[]);
-    let mut client = server.client();
-    client.script(&[("SET k 1", "OK"), ("WATCH k", "OK"), ("MULTI", "OK"), ("INCR k", "QUEUED")]);
-    backend.close().unwrap();
-    assert!(client.run("EXEC").starts_with("(MISCONF "));
-    client.script(&[("EXEC", "(ERR EXEC without MULTI)"), ("PING", "PONG")]);
-    for line in ["GET k", "SET k 2", "KEYS *", "DBSIZE", "FLUSHALL", "SCAN 0"] {
-        let reply = client.run(line);
-        assert!(reply.starts_with("(MISCONF "), "{line}: {reply}");
-    }
-    assert!(client.run("INFO server").contains("hedgerow_version"));
-    let info = client.run("INFO");
-    assert!(info.contains("total_commands_processed") && !info.contains("# Keyspace"), "{info}");
+    on_every_backend(|backend| {
+        let server = Server::start_over_pairs(&backend, &clock(), &[]);
+        let mut client = server.client();
+        client.script(&[("SET k 1", "OK"), ("WATCH k", "OK"), ("MULTI", "OK"), ("INCR k", "QUEUED")]);
+        backend.close().unwrap();
+        assert!(client.run("EXEC").starts_with("(MISCONF "));
+        client.script(&[("EXEC", "(ERR EXEC without MULTI)"), ("PING", "PONG")]);
+        for line in ["GET k", "SET k 2", "KEYS *", "DBSIZE", "FLUSHALL", "SCAN 0"] {
+            let reply = client.run(line);
+            assert!(reply.starts_with("(MISCONF "), "{line}: {reply}");
+        }
+        assert!(client.run("INFO server").contains("hedgerow_version"));
+        let info = client.run("INFO");
+        assert!(info.contains("total_commands_processed") && !info.contains("# Keyspace"), "{info}");
+    });
 }
 
 /// Commands that wait for the store when the server stops are done and answered, or not done.
 #[test]
 fn who_stops_the_server_loses_no_answers() {
-    let backend = MemoryBackend::default();
-    let server = Server::start_over_pairs(&backend, &clock(), &[]);
-    let mut clients: Vec<_> = (0..8).map(|_| server.client()).collect();
-    for client in &mut clients {
-        (0..200).for_each(|_| client.send(&[b"INCR", b"counter"]));
-    }
-    let mut answered = 1;
-    assert!(clients[0].reply().parse::<u64>().is_ok());
-    server.stop();
-    for client in &mut clients {
-        while client.try_reply().is_some() {
-            answered += 1;
+    on_every_backend(|backend| {
+        let server = Server::start_over_pairs(&backend, &clock(), &[]);
+        let mut clients: Vec<_> = (0..8).map(|_| server.client()).collect();
+        for client in &mut clients {
+            (0..200).for_each(|_| client.send(&[b"INCR", b"counter"]));
         }
-    }
-    let other = Server::start_over_pairs(&backend, &clock(), &[]);
-    let counted: u64 = other.client().run("GET counter").trim_matches('"').parse().unwrap();
-    assert_eq!(counted, answered);
+        let mut answered = 1;
+        assert!(clients[0].reply().parse::<u64>().is_ok());
+        server.stop();
+        for client in &mut clients {
+            while client.try_reply().is_some() {
+                answered += 1;
+            }
+        }
+        let other = Server::start_over_pairs(&backend, &clock(), &[]);
+        let counted: u64 = other.client().run("GET counter").trim_matches('"').parse().unwrap();
+        assert_eq!(counted, answered);
+    });
 }
 
 /// A command looks at a bounded number of bytes, whatever its keys.
@@ -367,39 +389,43 @@ fn rows_at_hand_are_bounded() {
 /// Tables go as a transaction runs: one that is refused is refused before.
 #[test]
 fn a_transaction_that_is_refused_has_cleared_nothing() {
-    const REFUSED: &str = "(CROSSSLOT this store changes one key at a time: a command or transaction that changes a key can \
+    on_every_backend(|backend| {
+        const REFUSED: &str = "(CROSSSLOT this store changes one key at a time: a command or transaction that changes a key can \
         have no other keys)";
-    let server = server();
-    let mut client = server.client();
-    client.script(&[("SET a 1", "OK"), ("HSET users:1 name Ada", "1")]);
-    for queued in [
-        &["FLUSHALL", "SET a 2", "SET b 2"][..],
-        &["SET a 2", "GET b", "FLUSHDB"],
-        &["FLUSHALL", "SET a 2", "SELECT 1", "GET a"],
-    ] {
-        assert_eq!(client.run("MULTI"), "OK");
-        queued.iter().for_each(|line| assert_eq!(client.run(line), "QUEUED"));
-        client.script(&[
-            ("EXEC", REFUSED),
-            ("GET a", "\"1\""),
-            ("HGET users:1 name", "\"Ada\""),
-            ("GET b", "nil"),
-        ]);
-    }
-    client.script(&[("WATCH b", "OK"), ("MULTI", "OK"), ("FLUSHALL", "QUEUED"), ("SET a 2", "QUEUED")]);
-    client.script(&[("EXEC", REFUSED), ("GET a", "\"1\""), ("DBSIZE", "2")]);
+        let server = Server::start_over_pairs(&backend, &clock(), &[]);
+        let mut client = server.client();
+        client.script(&[("SET a 1", "OK"), ("HSET users:1 name Ada", "1")]);
+        for queued in [
+            &["FLUSHALL", "SET a 2", "SET b 2"][..],
+            &["SET a 2", "GET b", "FLUSHDB"],
+            &["FLUSHALL", "SET a 2", "SELECT 1", "GET a"],
+        ] {
+            assert_eq!(client.run("MULTI"), "OK");
+            queued.iter().for_each(|line| assert_eq!(client.run(line), "QUEUED"));
+            client.script(&[
+                ("EXEC", REFUSED),
+                ("GET a", "\"1\""),
+                ("HGET users:1 name", "\"Ada\""),
+                ("GET b", "nil"),
+            ]);
+        }
+        client.script(&[("WATCH b", "OK"), ("MULTI", "OK"), ("FLUSHALL", "QUEUED"), ("SET a 2", "QUEUED")]);
+        client.script(&[("EXEC", REFUSED), ("GET a", "\"1\""), ("DBSIZE", "2")]);
+    });
 }
 
 /// What changes one key, or none, is done; what it writes after tables went is there.
 #[test]
 fn a_transaction_that_clears_keeps_what_it_writes_then() {
-    let server = server();
-    let mut client = server.client();
-    client.script(&[("SET a 1", "OK"), ("HSET users:1 name Ada", "1")]);
-    client.script(&[("MULTI", "OK"), ("FLUSHALL", "QUEUED"), ("SET a 3", "QUEUED"), ("GET a", "QUEUED")]);
-    client.script(&[("EXEC", "[OK, OK, \"3\"]"), ("HGET users:1 name", "nil"), ("DBSIZE", "1")]);
-    client.script(&[("MULTI", "OK"), ("FLUSHALL", "QUEUED"), ("GET a", "QUEUED"), ("GET b", "QUEUED")]);
-    client.script(&[("EXEC", "[OK, nil, nil]"), ("DBSIZE", "0")]);
+    on_every_backend(|backend| {
+        let server = Server::start_over_pairs(&backend, &clock(), &[]);
+        let mut client = server.client();
+        client.script(&[("SET a 1", "OK"), ("HSET users:1 name Ada", "1")]);
+        client.script(&[("MULTI", "OK"), ("FLUSHALL", "QUEUED"), ("SET a 3", "QUEUED"), ("GET a", "QUEUED")]);
+        client.script(&[("EXEC", "[OK, OK, \"3\"]"), ("HGET users:1 name", "nil"), ("DBSIZE", "1")]);
+        client.script(&[("MULTI", "OK"), ("FLUSHALL", "QUEUED"), ("GET a", "QUEUED"), ("GET b", "QUEUED")]);
+        client.script(&[("EXEC", "[OK, nil, nil]"), ("DBSIZE", "0")]);
+    });
 }
 
 /// Somebody writes two keys between the look of an `EXEC` at one and at the other, or after both: it tells what was there at one time. That

@@ -353,7 +353,7 @@ pub fn markdown() -> String {
         Of a store with sorted tables `DBSIZE`, and `keys` in the keyspace of `INFO`, is an estimate: a key there that was \
         written again or deleted since counts, besides what was written, until both are merged. It is never too low, \
         and exact where nothing that had left the log was written again or deleted.\n\n\
-        A store of pairs (`--store memory:`) changes one key at a time: a command or an `EXEC` that changes a key and has other keys, watched ones included, is \
+        A store of pairs (`--store memory:`, `kvssd:`) changes one key at a time: a command or an `EXEC` that changes a key and has other keys, watched ones included, is \
         refused with `CROSSSLOT`, and nothing was changed; so is an `EXEC` that changes a key and has `KEYS`, `SCAN`, \
         `DBSIZE` or another command that reads no key in particular, or has `FLUSHALL` behind a command with a key. `WATCH` compares there what is in the key: a change that leaves it absent as it was \
         is none. `HR.SCAN`, `HR.BACKUP`, `SAVE`, `BGSAVE`, `WAIT` and `WAITAOF` are refused.\n";
