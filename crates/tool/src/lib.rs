@@ -18,3 +18,4 @@ pub mod serve;
 pub mod store_url;
 pub mod top;
 pub mod transfer;
+pub mod units;

@@ -48,11 +48,12 @@ use event_loop::{EventLoop, Stopper};
 use io_args::IoArgs;
 use keyspace::Keyspace;
 use server::Server;
-use settings::{Settings, parse_bytes, parse_duration};
+use settings::Settings;
 
 use crate::capacity::{CapacityArgs, place_text};
 use crate::kvssd_store::{self, IntervalPersister};
 use crate::store_url::{KvssdUrl, Medium, StoreUrl};
+use crate::units::{parse_bytes, parse_duration};
 
 /// Where Redis clients look for a server.
 const PORT: u16 = 6379;

@@ -9,7 +9,7 @@
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-use crate::serve::settings::parse_duration;
+use crate::units::parse_duration;
 
 pub mod canvas;
 pub mod client;

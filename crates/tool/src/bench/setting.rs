@@ -8,7 +8,7 @@ use std::time::Duration;
 use hedgerow::{CacheMode, CachePolicy, Capacity, Compression, Durability, Options, PersistGranule};
 use hedgerow_kvssd::AckMode;
 
-use crate::serve::settings::{parse_bytes, parse_duration};
+use crate::units::{parse_bytes, parse_duration};
 
 /// The longest that is taken.
 const INTERVAL_MAX: Duration = Duration::from_secs(3600);

@@ -4,7 +4,7 @@
 
 use hedgerow::{Options, PersistGranule};
 
-use super::settings::parse_bytes;
+use crate::units::parse_bytes;
 
 /// These options of `hedgerow serve`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::Args)]
