@@ -10,14 +10,39 @@ use hedgerow::backend::{Answer, Backend, Command, Cursor, Session};
 use hedgerow::pairs::{PairBatch, PairDb, PairTable, WalkCursor};
 use hedgerow::{Change, ErrorKind, Expiry, Schema, Store, Type, TypedRow, Value, row};
 use hedgerow_device::{Clock, Random};
+use hedgerow_kvssd::{ArrayMedium, Geometry, KvssdBackend, KvssdOptions};
 use hedgerow_sim::{
     BackendFault, Call, Effect, FailingBackend, History, Op, PairRunner, Source, Taste, generate, rounds,
 };
 
+/// What keeps pairs.
+#[derive(Debug, Clone, Copy)]
+enum Pairs {
+    Memory,
+    /// Three key-value devices in memory.
+    Kvssd,
+}
+
+impl Pairs {
+    const ALL: [Pairs; 2] = [Pairs::Memory, Pairs::Kvssd];
+
+    /// An empty one.
+    fn open(self) -> Arc<dyn Backend> {
+        match self {
+            Pairs::Memory => Arc::new(MemoryBackend::default()),
+            Pairs::Kvssd => {
+                let geometry = Geometry { page_bytes: 32 << 10, block_bytes: 8 << 20, blocks: 16 };
+                let options = KvssdOptions { geometry: Some(geometry), ..KvssdOptions::default() };
+                Arc::new(KvssdBackend::open(&[(); 3].map(|()| ArrayMedium::Memory), &options).unwrap())
+            }
+        }
+    }
+}
+
 /// Runs `count` operations of a seed; on failure says how to repeat it.
-fn run(seed: u64, count: u32, taste: &Taste) -> PairRunner {
+fn run(pairs: Pairs, seed: u64, count: u32, taste: &Taste) -> PairRunner {
     let mut source = Source::from_seed(seed);
-    let mut runner = PairRunner::new(Arc::new(MemoryBackend::default())).unwrap();
+    let mut runner = PairRunner::new(pairs.open()).unwrap();
     let mut last: Vec<Op> = Vec::new();
     for stamp in 0..count {
         let op = generate(&mut source, taste, stamp);
@@ -25,28 +50,37 @@ fn run(seed: u64, count: u32, taste: &Taste) -> PairRunner {
         if let Err(divergence) = runner.step(&op) {
             let last: Vec<String> = last.iter().rev().take(12).rev().map(|op| format!("{op:?}\n")).collect();
             let last = last.concat();
-            panic!("seed {seed}, operation {stamp}: {divergence}\nthe last operations:\n{last}");
+            panic!("{pairs:?}, seed {seed}, operation {stamp}: {divergence}\nthe last operations:\n{last}");
         }
     }
-    runner.verify().unwrap_or_else(|divergence| panic!("seed {seed}, at the end: {divergence}"));
+    runner.verify().unwrap_or_else(|divergence| panic!("{pairs:?}, seed {seed}, at the end: {divergence}"));
     runner
 }
 
 /// `HEDGEROW_SEED=n` repeats one seed.
 #[test]
 fn rows_over_pairs_answer_like_their_model() {
-    let taste_of = |seed: u64| Taste {
+    let taste_of = |pairs: Pairs, seed: u64| Taste {
         keys: [24, 96, 400][(seed % 3) as usize],
-        value_bytes_max: [60_000, 400, 20_000, 400_000][(seed % 4) as usize],
+        // A row on a device has a megabyte at most.
+        value_bytes_max: match pairs {
+            Pairs::Memory => [60_000, 400, 20_000, 400_000][(seed % 4) as usize],
+            Pairs::Kvssd => [20_000, 400, 9_000, 40_000][(seed % 4) as usize],
+        },
         ..Taste::default()
     };
     if let Ok(seed) = std::env::var("HEDGEROW_SEED") {
         let seed = seed.parse().unwrap();
-        run(seed, 3_000, &taste_of(seed));
+        for pairs in Pairs::ALL {
+            run(pairs, seed, 3_000, &taste_of(pairs, seed));
+        }
         return;
     }
-    let refused: u64 = (0..rounds(12, 240)).map(|seed| run(seed, 3_000, &taste_of(seed)).refused).sum();
-    assert!(refused > 100, "scans and batches are among the operations");
+    for pairs in Pairs::ALL {
+        let refused = |seed| run(pairs, seed, 3_000, &taste_of(pairs, seed)).refused;
+        let refused: u64 = (0..rounds(12, 240)).map(refused).sum();
+        assert!(refused > 100, "scans and batches are among the operations");
+    }
 }
 
 fn users() -> Schema {
@@ -325,13 +359,17 @@ fn one_call(
 /// Three processes, as it were, with one backend that fails now and then in every way: each key has one order of all calls.
 #[test]
 fn calls_of_many_processes_are_linearizable_while_the_backend_fails() {
+    Pairs::ALL.into_iter().for_each(calls_are_linearizable);
+}
+
+fn calls_are_linearizable(pairs: Pairs) {
     const KEYS: u64 = 4;
     let (mut calls, mut open) = (0, 0);
     for round in 0..rounds(60, 1_200) {
         let clears = round % 2 == 1;
-        let memory: Arc<dyn Backend> = Arc::new(MemoryBackend::default());
+        let behind = pairs.open();
         let schema = Schema::new().field("value", Type::U64);
-        PairDb::open(Arc::clone(&memory)).create_table("registers", schema).unwrap();
+        PairDb::open(Arc::clone(&behind)).create_table("registers", schema).unwrap();
         let clock = AtomicU64::new(0);
         let work = |thread: u64| {
             let faults = Random::from_seed(round * 100 + thread).next_u64();
@@ -339,7 +377,7 @@ fn calls_of_many_processes_are_linearizable_while_the_backend_fails() {
                 let drawn = Random::from_seed(faults ^ number).next_u64();
                 drawn.is_multiple_of(40).then_some(BackendFault::ALL[(drawn >> 32) as usize % 4])
             };
-            let db = PairDb::open(Arc::new(FailingBackend::new(Arc::clone(&memory), decide)));
+            let db = PairDb::open(Arc::new(FailingBackend::new(Arc::clone(&behind), decide)));
             let table = (0..).find_map(|_| db.table("registers").ok()).unwrap();
             let mut random = Random::from_seed(round * 100 + thread + 50);
             let now = || clock.fetch_add(1, Ordering::SeqCst);
@@ -372,29 +410,31 @@ fn calls_of_many_processes_are_linearizable_while_the_backend_fails() {
                 }
             }
         });
-        history.check().unwrap_or_else(|error| panic!("round {round}: {error}"));
+        history.check().unwrap_or_else(|error| panic!("{pairs:?}, round {round}: {error}"));
         calls += history.len();
     }
     assert!(open > 0, "{calls} calls");
-    println!("{calls} calls linearizable, {open} of them of unknown outcome");
+    println!("{pairs:?}: {calls} calls linearizable, {open} of them of unknown outcome");
 }
 
 /// The bytes of a row are the same in every store of pairs, and never change.
 #[test]
 fn a_row_has_these_bytes() {
-    let memory = MemoryBackend::default();
-    let db = PairDb::open_at(Arc::new(memory.clone()), Clock::manual(1_000));
-    let table =
-        db.create_table("t", Schema::new().field("n", Type::U16).nullable("s", Type::String)).unwrap();
-    table.put_expiring(b"key", &row! { n: 0x0102, s: "Ada" }, Expiry::at_unix_ms(0x0A0B)).unwrap();
-    let mut session = memory.session().unwrap();
-    session.start(Command::Walk { group: 1, from: Cursor::START, pairs: 9 }).unwrap();
-    let mut answered = Vec::new();
-    session.poll(&mut answered);
-    let Some((_, Ok(Answer::Walked(pairs, None)))) = answered.pop() else { panic!("one pair") };
-    assert_eq!(*pairs[0].key, [0, 0, 0, 1, b'k', b'e', b'y']);
-    assert_eq!(pairs[0].value[4..32], GOLDEN_HEAD);
-    assert_eq!(pairs[0].value[40..], GOLDEN_BODY);
+    for pairs in Pairs::ALL {
+        let backend = pairs.open();
+        let db = PairDb::open_at(Arc::clone(&backend), Clock::manual(1_000));
+        let table =
+            db.create_table("t", Schema::new().field("n", Type::U16).nullable("s", Type::String)).unwrap();
+        table.put_expiring(b"key", &row! { n: 0x0102, s: "Ada" }, Expiry::at_unix_ms(0x0A0B)).unwrap();
+        let mut session = backend.session().unwrap();
+        session.start(Command::Walk { group: 1, from: Cursor::START, pairs: 9 }).unwrap();
+        let mut answered = Vec::new();
+        session.poll(&mut answered);
+        let Some((_, Ok(Answer::Walked(walked, None)))) = answered.pop() else { panic!("one pair") };
+        assert_eq!(*walked[0].key, [0, 0, 0, 1, b'k', b'e', b'y']);
+        assert_eq!(walked[0].value[4..32], GOLDEN_HEAD);
+        assert_eq!(walked[0].value[40..], GOLDEN_BODY);
+    }
 }
 
 /// A body of 22 bytes, version 0, schema version 1, flag "expires", blocks of 256 bytes; the expiry.
