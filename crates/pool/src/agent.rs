@@ -38,6 +38,8 @@ enum Awaited {
     Own(BlockId),
     /// An entry that another replica told us.
     Told(BlockId, u64, NodeId),
+    /// An entry that the manager took away, in this epoch.
+    Freed(BlockId, u64, u32),
 }
 
 /// The machine.
@@ -104,6 +106,10 @@ impl Agent {
                         let epoch = self.epoch;
                         self.send(from, &Message::BlockRecorded { epoch, block, entry }, out);
                     }
+                    Some(Awaited::Freed(block, entry, epoch)) => {
+                        self.set_entry(block, BlockEntry::Free.encode());
+                        self.send(NodeId::MANAGER, &Message::BlockFreed { epoch, block, entry }, out);
+                    }
                     None => {}
                 }
             }
@@ -138,9 +144,12 @@ impl Agent {
             }
             // A replica of another epoch may tell of what does not count any more.
             Message::RecordBlock { epoch, block, entry }
-                if epoch == self.epoch && self.set_entry(block, entry) =>
+                if epoch == self.epoch && self.may_record(block, entry) && self.set_entry(block, entry) =>
             {
                 self.write_entry(block, entry, Awaited::Told(block, entry, from), out);
+            }
+            Message::FreeBlock { epoch, block, entry } if epoch == self.epoch => {
+                self.free(epoch, block, entry, out);
             }
             Message::BlockRecorded { epoch, block, entry } if epoch == self.epoch => {
                 let allotment = self.allotments.get_mut(&block).filter(|allotment| allotment.entry == entry);
@@ -151,6 +160,30 @@ impl Agent {
             }
             _ => {}
         }
+    }
+
+    /// Nothing is recorded for who is gone, and nothing while an entry is taken away: the two writes would have no order.
+    fn may_record(&self, block: BlockId, entry: u64) -> bool {
+        let is_gone = matches!(BlockEntry::decode(entry), Ok(BlockEntry::Allotted { session, .. }) if self.fenced.contains(&session));
+        !is_gone
+            && !self.awaited.values().any(|one| matches!(one, Awaited::Freed(other, ..) if *other == block))
+    }
+
+    /// Takes an entry away, once nothing about the block is under way. An entry is never the same again: where there is another one it was taken away before.
+    fn free(&mut self, epoch: u32, block: BlockId, entry: u64, out: &mut AgentOuts) {
+        let is_about = |awaited: &Awaited| match awaited {
+            Awaited::Own(other) | Awaited::Told(other, ..) | Awaited::Freed(other, ..) => *other == block,
+            Awaited::Fence(..) => false,
+        };
+        if self.awaited.values().any(is_about) {
+            return;
+        }
+        let there = self.tables.get(&block.region).and_then(|table| table.get(block.number as usize));
+        if there != Some(&entry) {
+            return self.send(NodeId::MANAGER, &Message::BlockFreed { epoch, block, entry }, out);
+        }
+        self.allotments.remove(&block);
+        self.write_entry(block, BlockEntry::Free.encode(), Awaited::Freed(block, entry, epoch), out);
     }
 
     fn view(&mut self, epoch: u32, living: NodeSet, out: &mut AgentOuts) {

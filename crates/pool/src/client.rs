@@ -168,6 +168,18 @@ impl Client {
         self.view.is_some()
     }
 
+    /// Whether it waits for another configuration.
+    #[cfg(test)]
+    pub(crate) fn is_preparing(&self) -> bool {
+        self.preparing.is_some()
+    }
+
+    /// Its session, once it has one.
+    #[cfg(test)]
+    pub(crate) fn session(&self) -> Option<SessionId> {
+        self.view.map(|view| view.session)
+    }
+
     /// Calls that are not answered yet.
     pub fn pending(&self) -> usize {
         self.calls.len() + self.operations.values().filter(|operation| !operation.is_answered).count()
@@ -197,8 +209,9 @@ impl Client {
         }
         if !self.is_paused() {
             self.begin_calls(now, out);
-            self.flush_frees(out);
         }
+        // Before it says that it is prepared: the blocks may be given to somebody else then.
+        self.flush_frees(out);
         self.report_prepared(out);
         self.ask_for_tick(now, out);
     }
@@ -244,6 +257,9 @@ impl Client {
             Message::Prepare { epoch } if self.view.is_some_and(|view| view.epoch < epoch) => {
                 self.preparing = Some(self.preparing.map_or(epoch, |other| other.max(epoch)));
                 self.was_reported = false;
+            }
+            Message::GivenUp { session } if self.view.is_some_and(|view| view.session.0 == session) => {
+                self.be_fenced(out);
             }
             Message::Allocated { session, region, sequence, block }
                 if self.view.is_some_and(|view| view.session.0 == session)

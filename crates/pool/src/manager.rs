@@ -8,20 +8,23 @@
 //! 2. *Fence* goes to the agents of all memory nodes that stay, for every session that is given up; who does not prepare in time is given up, too. The agents hear of the
 //!    new configuration.
 //! 3. Slots whose copies differ are made one (`manager/repair.rs`).
-//! 4. *View* goes to all sessions: the new configuration, and what became of the changes that they named.
+//! 4. Blocks of sessions that are gone, into which no slot leads any more, are taken back (`manager/reclaim.rs`).
+//! 5. *View* goes to all sessions: the new configuration, and what became of the changes that they named.
 //!
 //! Whoever fails in between begins this again, with the next number, and no repair begins before what the last one posted is done. Each message is repeated until it is answered.
 
+mod reclaim;
 mod repair;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::fabric::{Nanos, NodeId, PostResult, SessionId};
 use crate::machine::{In, Out};
-use crate::region::{MemoryNode, NodeSet, PoolLayout, SlotId};
+use crate::region::{BlockId, MemoryNode, NodeSet, PoolLayout, SlotId};
 use crate::repairs::Repairs;
 use crate::wire::{Doubt, Message, Verdict};
 use crate::word::SlotWord;
+use reclaim::{RECLAIM_POSTS, Reclaim};
 use repair::Repair;
 
 /// What the manager is told by whoever watches the nodes.
@@ -70,6 +73,9 @@ struct Transition {
     fenced: BTreeSet<(MemoryNode, u16)>,
     ready: BTreeSet<MemoryNode>,
     repair: Option<Repair>,
+    reclaim: Option<Reclaim>,
+    /// Entries of block tables that are to be taken away, and by whose agent.
+    freeing: Option<BTreeSet<(MemoryNode, BlockId, u64)>>,
 }
 
 /// Counts of what the manager did.
@@ -83,6 +89,8 @@ pub struct ManagerCounters {
     pub undone: u64,
     /// Slots of which no copy led to a whole object. Always 0, unless more nodes are lost than there are copies.
     pub anomalies: u64,
+    /// Blocks taken back from sessions that are gone.
+    pub reclaimed: u64,
 }
 
 /// The machine.
@@ -151,6 +159,12 @@ impl Manager {
         self.living
     }
 
+    /// Whether the session is one of those that work on the pool.
+    #[cfg(test)]
+    pub(crate) fn has_session(&self, session: SessionId) -> bool {
+        self.members.contains_key(&session.0)
+    }
+
     /// Takes in what happened, and says what is to be done.
     pub fn on(&mut self, now: Nanos, input: In<ManagerCall>, out: &mut ManagerOuts) {
         match input {
@@ -180,6 +194,8 @@ impl Manager {
             }
         }
         self.repair_if_quiet(out);
+        self.reclaim_if_repaired(out);
+        self.commit_if_reclaimed(out);
         if self.transition.is_some() && self.asked_for.is_none() {
             self.asked_for = Some(now + self.options.retry_ns);
             out.push(Out::At(now + self.options.retry_ns));
@@ -206,6 +222,8 @@ impl Manager {
             fenced: BTreeSet::new(),
             ready: BTreeSet::new(),
             repair: None,
+            reclaim: None,
+            freeing: None,
         });
         next.epoch += 1;
         next.began_at = now;
@@ -213,7 +231,7 @@ impl Manager {
         next.lost.extend(lost);
         next.prepared.clear();
         next.ready.clear();
-        next.repair = None;
+        (next.repair, next.reclaim, next.freeing) = (None, None, None);
         self.transition = Some(next);
         self.ask_all(out);
     }
@@ -243,6 +261,9 @@ impl Manager {
             {
                 Manager::send(agent, &Message::Fence { epoch, session }, out);
             }
+            for &(at, block, entry) in transition.freeing.iter().flatten().filter(|(at, ..)| *at == node) {
+                Manager::send(NodeId::agent(at), &Message::FreeBlock { epoch, block, entry }, out);
+            }
             if !transition.ready.contains(&node) {
                 Manager::send(agent, &Message::AgentView { epoch, living }, out);
             }
@@ -258,10 +279,14 @@ impl Manager {
             Message::Join { boot } => self.join(now, from, boot, out),
             Message::Prepared { epoch, installed, session, doubts } => {
                 // Who has not heard of the last epoch hears of it first: its doubts were resolved there.
-                if installed < self.epoch {
+                if !self.members.contains_key(&session) {
+                    // It is paused, so that no fence of a memory node tells it.
+                    if self.repairs.tells_given_up {
+                        Manager::send(from, &Message::GivenUp { session }, out);
+                    }
+                } else if installed < self.epoch {
                     self.send_view(session, out);
                 } else if let Some(transition) = self.transition.as_mut().filter(|t| t.epoch == epoch)
-                    && self.members.contains_key(&session)
                     && !transition.removed.contains(&session)
                 {
                     transition.prepared.entry(session).or_insert(doubts);
@@ -270,6 +295,13 @@ impl Manager {
             Message::Fenced { session, .. } => {
                 if let (Some(transition), Some(node)) = (&mut self.transition, from.as_memory_node()) {
                     transition.fenced.insert((node, session));
+                }
+            }
+            Message::BlockFreed { epoch, block, entry } => {
+                let transition = self.transition.as_mut().filter(|transition| transition.epoch == epoch);
+                let freeing = transition.and_then(|transition| transition.freeing.as_mut());
+                if let (Some(freeing), Some(node)) = (freeing, from.as_memory_node()) {
+                    freeing.remove(&(node, block, entry));
                 }
             }
             Message::AgentReady { epoch } => {
@@ -359,7 +391,6 @@ impl Manager {
         if let Some(transition) = &mut self.transition {
             transition.repair = Some(repair);
         }
-        self.commit_if_repaired(out);
     }
 
     fn post(&mut self, epoch: u32, posts: Vec<repair::RepairPost>, out: &mut ManagerOuts) {
@@ -376,16 +407,57 @@ impl Manager {
             return;
         };
         // Where a memory node does not answer, somebody will say that it is lost, and all begins again.
-        if let (Some(repair), Ok(results)) = (&mut transition.repair, result) {
-            let posts = repair.done(tag as u32, results);
-            let epoch = transition.epoch;
-            self.post(epoch, posts, out);
-        }
-        self.commit_if_repaired(out);
+        let (epoch, number, Ok(results)) = (transition.epoch, tag as u32, result) else { return };
+        let posts = match (&mut transition.repair, &mut transition.reclaim) {
+            (_, Some(reclaim)) if number > RECLAIM_POSTS => reclaim.done(number, &results),
+            (Some(repair), _) => repair.done(number, results),
+            _ => Vec::new(),
+        };
+        self.post(epoch, posts, out);
     }
 
-    fn commit_if_repaired(&mut self, out: &mut ManagerOuts) {
-        let is_done = |transition: &Transition| transition.repair.as_ref().is_some_and(Repair::is_done);
+    /// Looks for blocks of sessions that are gone, and then has their entries taken away.
+    fn reclaim_if_repaired(&mut self, out: &mut ManagerOuts) {
+        let Some(transition) = &mut self.transition else { return };
+        let Some(repair) = transition.repair.as_ref().filter(|repair| repair.is_done()) else { return };
+        let living = transition.lost.iter().fold(self.living, |living, &node| living.without(node));
+        let mut posts = Vec::new();
+        if transition.reclaim.is_none() {
+            let staying: BTreeSet<u16> = self
+                .members
+                .keys()
+                .copied()
+                .filter(|session| !transition.removed.contains(session))
+                .collect();
+            let doubts = transition.prepared.values().flatten();
+            let words = doubts.flat_map(|doubt| [doubt.old, doubt.new]);
+            let mut kept = repair.referenced().clone();
+            if !self.repairs.reclaim_unreferenced {
+                kept.clear();
+            }
+            kept.extend(words.filter_map(|word| self.layout.block_of(word.as_live()?.address)));
+            let is_somebody_gone = staying.len() + 1 < usize::from(self.next_session);
+            let mut reclaim = Reclaim::new(self.layout, living, staying, kept);
+            posts = if is_somebody_gone { reclaim.begin() } else { reclaim.pass() };
+            transition.reclaim = Some(reclaim);
+        }
+        let reclaim = transition.reclaim.as_ref().filter(|reclaim| reclaim.is_done());
+        if let (Some(reclaim), None) = (reclaim, &transition.freeing) {
+            let replicas = |(block, entry): (BlockId, u64)| {
+                let nodes = self.layout.living_replicas(block.region, living);
+                nodes.into_iter().map(move |node| (node, block, entry))
+            };
+            self.counters.reclaimed += reclaim.freed().count() as u64;
+            transition.freeing = Some(reclaim.freed().flat_map(replicas).collect());
+            self.ask_all(out);
+        }
+        if let Some(epoch) = self.transition.as_ref().map(|transition| transition.epoch) {
+            self.post(epoch, posts, out);
+        }
+    }
+
+    fn commit_if_reclaimed(&mut self, out: &mut ManagerOuts) {
+        let is_done = |transition: &Transition| transition.freeing.as_ref().is_some_and(BTreeSet::is_empty);
         if !self.transition.as_ref().is_some_and(is_done) {
             return;
         }

@@ -27,6 +27,10 @@ pub(crate) struct Repairs {
     pub(crate) align_copies: bool,
     /// Clients are told what became of their doubtful changes. Without: they do them again.
     pub(crate) verdicts: bool,
+    /// A session that was given up while it was quiet is told so. Without: it never posts, so that no fence tells it.
+    pub(crate) tells_given_up: bool,
+    /// Only blocks into which no slot leads are taken back. Without: all of sessions that are gone.
+    pub(crate) reclaim_unreferenced: bool,
 }
 
 impl Repairs {
@@ -42,5 +46,7 @@ impl Repairs {
         settle: true,
         align_copies: true,
         verdicts: true,
+        tells_given_up: true,
+        reclaim_unreferenced: true,
     };
 }

@@ -26,6 +26,9 @@
 //! | 10 | `BlockRecorded` | the same |
 //! | 11 | `AgentView` | epoch u32, living nodes u32 |
 //! | 12 | `AgentReady` | epoch u32 |
+//! | 13 | `FreeBlock` | as of `RecordBlock` |
+//! | 14 | `BlockFreed` | the same |
+//! | 15 | `GivenUp` | session u16 |
 
 use hedgerow_device::crc32c;
 use hedgerow_row::le_bytes::{u16_at, u32_at, u64_at};
@@ -163,6 +166,29 @@ pub enum Message {
         /// As told.
         epoch: u32,
     },
+    /// Nobody needs a block of a session that is gone any more.
+    FreeBlock {
+        /// The epoch that is prepared.
+        epoch: u32,
+        /// Which block.
+        block: BlockId,
+        /// The entry that it has, of the session that is gone.
+        entry: u64,
+    },
+    /// It has that entry no more.
+    BlockFreed {
+        /// As told.
+        epoch: u32,
+        /// As told.
+        block: BlockId,
+        /// As told.
+        entry: u64,
+    },
+    /// A session is no member any more, and fenced everywhere.
+    GivenUp {
+        /// Which.
+        session: u16,
+    },
 }
 
 #[derive(Default)]
@@ -220,6 +246,13 @@ impl Message {
             }
             Message::AgentView { epoch, living } => (11, body.u32(*epoch).u32(living.0)),
             Message::AgentReady { epoch } => (12, body.u32(*epoch)),
+            Message::FreeBlock { epoch, block, entry } => {
+                (13, body.u32(*epoch).u16(block.region).u16(0).u32(block.number).u64(*entry))
+            }
+            Message::BlockFreed { epoch, block, entry } => {
+                (14, body.u32(*epoch).u16(block.region).u16(0).u32(block.number).u64(*entry))
+            }
+            Message::GivenUp { session } => (15, body.u16(*session)),
         }
     }
 
@@ -264,7 +297,7 @@ impl Message {
     }
 
     fn of_body(number: u8, body: &[u8]) -> Result<Message> {
-        let fixed = [8, 24, 4, 16, 6, 6, 8, 12, 20, 20, 8, 4];
+        let fixed = [8, 24, 4, 16, 6, 6, 8, 12, 20, 20, 8, 4, 20, 20, 2];
         let Some(&least) = usize::from(number).checked_sub(1).and_then(|at| fixed.get(at)) else {
             return Err(PoolError::Unknown("datagram's type", number.into()));
         };
@@ -331,7 +364,10 @@ impl Message {
             9 => Message::RecordBlock { epoch: u32_at(body, 0), block: block(), entry: u64_at(body, 12) },
             10 => Message::BlockRecorded { epoch: u32_at(body, 0), block: block(), entry: u64_at(body, 12) },
             11 => Message::AgentView { epoch: u32_at(body, 0), living: NodeSet(u32_at(body, 4)) },
-            _ => Message::AgentReady { epoch: u32_at(body, 0) },
+            12 => Message::AgentReady { epoch: u32_at(body, 0) },
+            13 => Message::FreeBlock { epoch: u32_at(body, 0), block: block(), entry: u64_at(body, 12) },
+            14 => Message::BlockFreed { epoch: u32_at(body, 0), block: block(), entry: u64_at(body, 12) },
+            _ => Message::GivenUp { session: u16_at(body, 0) },
         }
     }
 }
@@ -376,6 +412,9 @@ mod tests {
             Message::BlockRecorded { epoch: 5, block, entry: 0x1_0002 },
             Message::AgentView { epoch: 5, living: NodeSet(3) },
             Message::AgentReady { epoch: 5 },
+            Message::FreeBlock { epoch: 5, block, entry: 0x1_0002 },
+            Message::BlockFreed { epoch: 5, block, entry: 0x1_0002 },
+            Message::GivenUp { session: 2 },
         ]
     }
 
@@ -388,7 +427,7 @@ mod tests {
         assert_eq!(bytes, expected);
         // Of all of them together, so that none changes unnoticed.
         let crc = all().iter().fold(0, |crc, message| crc32c(crc, &message.encode(1)));
-        assert_eq!(crc, 1_152_152_206);
+        assert_eq!(crc, 2_042_365_429);
     }
 
     #[test]

@@ -122,6 +122,9 @@ impl Client {
 
     /// Sets the bits of freed objects. Of a region without living replicas nobody needs them.
     pub(super) fn flush_frees(&mut self, out: &mut Vec<Out<ClientAnswer>>) {
+        if self.view.is_none() || self.is_fenced {
+            return;
+        }
         let mut batches: BTreeMap<MemoryNode, Vec<RemoteOp>> = BTreeMap::new();
         while let Some(address) = self.space.frees.pop_front() {
             let node = self.replicas(address.region).and_then(|replicas| replicas.first().copied());

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::bucket::{slot_offset, table_bytes, table_slots};
 use crate::fabric::{Batch, OpResult, RemoteOp};
 use crate::object::Object;
-use crate::region::{MemoryNode, NodeSet, PoolLayout, SlotId};
+use crate::region::{BlockId, MemoryNode, NodeSet, PoolLayout, SlotId};
 use crate::word::SlotWord;
 use hedgerow_row::le_bytes::u64_at;
 
@@ -52,6 +52,8 @@ pub(super) struct Repair {
     reading: BTreeMap<u32, SlotWord>,
     whole: BTreeSet<SlotWord>,
     words: BTreeMap<SlotId, SlotWord>,
+    /// Blocks that some copy of some slot leads into.
+    referenced: BTreeSet<BlockId>,
     pub(super) completed: u64,
     pub(super) undone: u64,
     pub(super) anomalies: u64,
@@ -79,6 +81,7 @@ impl Repair {
             reading: BTreeMap::new(),
             whole: BTreeSet::new(),
             words: BTreeMap::new(),
+            referenced: BTreeSet::new(),
             completed: 0,
             undone: 0,
             anomalies: 0,
@@ -92,6 +95,11 @@ impl Repair {
     /// What a doubtful slot came to say.
     pub(super) fn word_of(&self, slot: SlotId) -> Option<SlotWord> {
         self.words.get(&slot).copied()
+    }
+
+    /// Blocks that slots lead into.
+    pub(super) fn referenced(&self) -> &BTreeSet<BlockId> {
+        &self.referenced
     }
 
     fn number(&mut self) -> u32 {
@@ -176,6 +184,9 @@ impl Repair {
                     })
                     .collect();
                 let Some(&(_, first)) = copies.first() else { continue };
+                let blocks =
+                    copies.iter().filter_map(|(_, word)| self.layout.block_of(word.as_live()?.address));
+                self.referenced.extend(blocks);
                 if self.doubtful.contains(&id) {
                     self.words.insert(id, first);
                 }

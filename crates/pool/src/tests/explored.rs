@@ -157,6 +157,26 @@ fn a_crash_at_every_point_of_a_put() {
     all_orders("crash in a put", a_crash(), 10);
 }
 
+/// No slot but that which it is about to change leads into client 0's memory once the others are done: its block is taken back if it crashed before or after.
+fn a_crash_of_who_has_nothing_else() -> Setup {
+    let programs = vec![vec![Put(0, 10, Any)], vec![Delete(1_000_000, Any), Get(0)]];
+    let mut before = with_memory(2);
+    before.push((1, Put(0, 1, Any)));
+    Setup { crashes: vec![0], early_ticks: 0, ..Setup::new(before, programs) }
+}
+
+#[test]
+fn a_block_is_taken_back_at_every_point_of_a_put() {
+    all_orders("taking back", a_crash_of_who_has_nothing_else(), 10);
+}
+
+#[test]
+fn without_looking_at_slots_a_block_in_use_is_taken_back() {
+    let mut setup = a_crash_of_who_has_nothing_else();
+    setup.repairs.reclaim_unreferenced = false;
+    some_order_is_wrong("that slots lead into blocks", setup);
+}
+
 #[test]
 fn a_crash_at_every_point_of_an_insert() {
     let programs = vec![vec![Put(0, 10, Any)], vec![Get(0), Put(0, 11, Any)]];

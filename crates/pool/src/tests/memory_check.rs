@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use crate::bucket::{KeyHash, slot_offset, table_slots};
 use crate::client::Slab;
 use crate::object::{Object, ObjectKind};
-use crate::region::{MemoryNode, NodeSet, PoolLayout, SlotId};
+use crate::region::{BlockEntry, BlockId, MemoryNode, NodeSet, PoolLayout, SlotId};
 use crate::word::SlotWord;
 
-/// All copies agree, no key is in two slots, and nothing that a slot leads to is free, by any of the slabs of those who are up.
+/// All copies agree, no key is in two slots, no slot leads into a block that is nobody's, no bit is set in such a block, and nothing that a slot leads to is free, by any of the slabs of those who are up.
 pub(super) fn check_memory<'m>(
     layout: &PoolLayout,
     living: NodeSet,
@@ -21,6 +21,23 @@ pub(super) fn check_memory<'m>(
         let bytes = memory(node, table.region).and_then(|bytes| bytes[at..].first_chunk());
         SlotWord(bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes)))
     };
+    let is_free = |block: BlockId| {
+        let node = layout.living_replicas(block.region, living).first().copied();
+        let at = layout.entry_address(block).offset as usize;
+        let bytes = node.and_then(|node| memory(node, block.region)?[at..].first_chunk());
+        bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes)) == BlockEntry::Free.encode()
+    };
+    let all =
+        layout.regions().flat_map(|region| (0..layout.blocks).map(move |n| BlockId { region, number: n }));
+    for block in all.filter(|block| is_free(*block)) {
+        let node = layout.living_replicas(block.region, living).first().copied();
+        let at = layout.block_address(block).offset as usize;
+        let bitmap = node.and_then(|node| memory(node, block.region));
+        if bitmap.is_some_and(|bytes| bytes[at..at + layout.bitmap_bytes() as usize].iter().any(|&b| b != 0))
+        {
+            return Err(format!("{block:?} is nobody's, and an object in it was freed"));
+        }
+    }
     let mut keys = BTreeSet::new();
     let slots = || 0..table_slots(layout.groups);
     for id in
@@ -33,6 +50,9 @@ pub(super) fn check_memory<'m>(
             return Err(format!("the copies of {id:?} are {words:?}"));
         }
         let Some(live) = words.first().and_then(|word| word.as_live()) else { continue };
+        if layout.block_of(live.address).is_none_or(is_free) {
+            return Err(format!("{id:?} leads to {:?}, where nobody has memory", live.address));
+        }
         for node in layout.living_replicas(live.address.region, living) {
             let bytes = memory(node, live.address.region).unwrap_or_default();
             let bytes = bytes.get(live.address.offset as usize..).unwrap_or_default();

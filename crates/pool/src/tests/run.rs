@@ -371,8 +371,15 @@ impl Run {
     }
 
     fn check_memory(&self) -> Result<(), String> {
-        let slabs: Vec<_> =
-            (0..NODES).filter_map(|node| self.cluster.client(NodeId(node))).map(|c| c.slab()).collect();
+        // Who was given up, and does not know, has no memory any more: somebody else may have it.
+        let is_member = |client: &&crate::client::Client| {
+            client.session().is_some_and(|session| self.cluster.manager().has_session(session))
+        };
+        let clients = (0..NODES).filter_map(|node| self.cluster.client(NodeId(node)));
+        if clients.clone().any(|client| client.is_preparing() && !is_member(&client)) {
+            return Err("a client that was given up was never told".into());
+        }
+        let slabs: Vec<_> = clients.filter(is_member).map(|client| client.slab()).collect();
         let memory = |node, region| self.cluster.fabric().memory(node, region);
         check_memory(&self.plan.layout, self.cluster.manager().living(), memory, &slabs)
     }

@@ -11,7 +11,7 @@ fn runs(brief: u64) -> u64 {
 fn every_history_is_linearizable_whatever_fails() {
     let (mut calls, mut open, mut crashes, mut losses) = (0, 0, 0, 0);
     let mut client = crate::client::ClientCounters::default();
-    let (mut completed, mut undone, mut posthumous, mut refused) = (0, 0, 0, 0);
+    let (mut completed, mut undone, mut posthumous, mut refused, mut reclaimed) = (0, 0, 0, 0, 0);
     for seed in 0..runs(2000) {
         let mut plan = Plan::new(seed);
         if seed % 4 == 0 {
@@ -26,16 +26,17 @@ fn every_history_is_linearizable_whatever_fails() {
         client = client.plus(report.client);
         completed += report.manager.completed;
         undone += report.manager.undone;
+        reclaimed += report.manager.reclaimed;
         posthumous += report.fabric.posthumous;
         refused += report.fabric.refused;
     }
     let all = format!(
         "{calls} calls, {open} open, {crashes} crashes, {losses} losses, {completed} completed, {undone} undone, \
-         {posthumous} posthumous, {refused} refused, {client:?}"
+         {posthumous} posthumous, {refused} refused, {reclaimed} reclaimed, {client:?}"
     );
     // What is to be survived has happened.
     assert!(calls > 1000 && open > 10 && crashes > 10 && losses > 10 && completed > 5, "{all}");
-    assert!(posthumous > 100 && refused > 5, "{all}");
+    assert!(posthumous > 100 && refused > 5 && reclaimed > 100, "{all}");
     assert!(
         client.absorbed > 10 && client.arbitrated > 10 && client.cache_hits > 100 && client.released > 5,
         "{all}"
@@ -113,5 +114,13 @@ fn each_repair_left_out_is_noticed() {
         plan.suspicion_one_in = 15;
         plan.keys = 2;
     });
-    assert_eq!(taken.len(), 7, "{taken:?}");
+    without("that slots lead into blocks", &|plan| {
+        plan.repairs.reclaim_unreferenced = false;
+        plan.compute_crash_one_in = 20;
+    });
+    without("that who was given up is told", &|plan| {
+        plan.repairs.tells_given_up = false;
+        plan.suspicion_one_in = 15;
+    });
+    assert_eq!(taken.len(), 9, "{taken:?}");
 }

@@ -653,7 +653,11 @@ impl World {
             0 => {}
             count => return Err(format!("{count} anomalies")),
         }
-        let slabs: Vec<_> = self.clients.values().map(|client| client.what.slab()).collect();
+        let is_member = |client: &&Part<Client>| {
+            client.what.session().is_some_and(|session| self.manager.what.has_session(session))
+        };
+        let slabs: Vec<_> =
+            self.clients.values().filter(is_member).map(|client| client.what.slab()).collect();
         let memory = |node: MemoryNode, region: u16| self.memories.get(&node)?.what.region(region);
         check_memory(&self.setup.layout, self.manager.what.living(), memory, &slabs)
     }
