@@ -118,6 +118,13 @@ impl Combined {
     }
 }
 
+/// A free slot of the emptier of two combined buckets, of the main bucket rather than of the overflow bucket.
+pub(crate) fn free_slot(slots: &[Vec<(u32, SlotWord)>; 2]) -> Option<(u32, SlotWord)> {
+    let count = |slots: &Vec<(u32, SlotWord)>| slots.iter().filter(|(_, word)| word.is_free()).count();
+    let emptier = if count(&slots[1]) > count(&slots[0]) { &slots[1] } else { &slots[0] };
+    emptier.iter().find(|(_, word)| word.is_free()).copied()
+}
+
 /// What each bucket of a partition begins with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct BucketHeader {

@@ -1,4 +1,4 @@
-//! A compute node's client, in direct mode: it finds, reads and changes everything by one-sided operations.
+//! A compute node's client: it finds, reads and changes everything by one-sided operations, but for the index of partitions that have a proxy. It has its node's proxy, too.
 //!
 //! Owns the operations of one session, from call to answer. Promises that answers are linearizable key by key as long as its messages, posts and fences
 //! are carried as `fabric.rs` says; a write of which it cannot say whether it happens is answered `Indeterminate`. Must not know who else works on the pool.
@@ -10,6 +10,7 @@
 //! | `write.rs` | what a write does about what was found, and changing slots |
 //! | `slot_change.rs` | who wins a slot |
 //! | `space.rs`, `slab.rs` | memory for objects: blocks from agents, what is freed and by whom |
+//! | `proxied.rs`, `submission.rs` | finding and changing where a proxy has the partition |
 //! | `cache.rs` | where a key was last seen |
 //!
 //! A look-up finds the slots whose objects have the key. There are three kinds of changes. *Store*: a live word, or a claim, gives way to the word of the new value. *Delete*: a
@@ -20,9 +21,11 @@
 mod cache;
 mod lookup;
 mod operation;
+mod proxied;
 mod slab;
 mod slot_change;
 mod space;
+mod submission;
 mod write;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -30,12 +33,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 pub use self::operation::{ClientAnswer, ClientCall, ClientCounters, Condition, Outcome, Request};
 #[cfg(test)]
 pub(crate) use self::slab::Slab;
-use crate::fabric::{Nanos, NodeId, OpResult, PostError, PostResult, SessionId};
+use crate::fabric::{Batch, Nanos, NodeId, OpResult, PostError, PostResult, SessionId};
 use crate::machine::{In, Out};
 use crate::object::{Generation, object_units};
+use crate::proxy::{Grant, PROXY_POST, Proxy, ProxyCounters};
 use crate::region::{MemoryNode, NodeSet, PoolLayout, SlotId};
 use crate::repairs::Repairs;
-use crate::wire::{DOUBTS_MAX, Doubt, Message, Verdict};
+use crate::rpc::IndexRpc;
+use crate::wire::{DOUBTS_MAX, Doubt, Message, Owner, Verdict};
 use cache::SlotCache;
 use operation::{Next, Operation, Step};
 #[cfg(not(test))]
@@ -58,6 +63,10 @@ pub struct ClientOptions {
     pub depth: usize,
     /// Keys whose slots are remembered. 65,536 by default.
     pub cached_keys: usize,
+    /// A proxy that does not answer is asked again after this time. 1 ms by default.
+    pub rpc_retry_ns: Nanos,
+    /// How long a proxy may answer after it asked the manager: what [`ManagerOptions`](crate::manager::ManagerOptions) has, too. 50 ms by default, for RDMA.
+    pub lease_ns: Nanos,
 }
 
 impl Default for ClientOptions {
@@ -69,6 +78,8 @@ impl Default for ClientOptions {
             housekeeping_ns: 1_000_000,
             depth: 64,
             cached_keys: 65_536,
+            rpc_retry_ns: 1_000_000,
+            lease_ns: 50_000_000,
         }
     }
 }
@@ -83,6 +94,8 @@ struct ClientView {
 
 /// The number that tags of what is no operation's begin with.
 const NO_OPERATION: u32 = u32::MAX;
+// Those of its proxy begin with the one below.
+const _: () = assert!(PROXY_POST == NO_OPERATION - 1);
 
 /// The machine.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -108,6 +121,11 @@ pub struct Client {
     slab: Slab,
     space: Space,
     cache: SlotCache,
+    /// Partitions that have a proxy.
+    owners: BTreeMap<u16, Owner>,
+    /// Numbers requests to proxies.
+    next_sequence: u32,
+    proxy: Proxy,
     housekeeping_at: Nanos,
     /// The earliest tick that was asked for and did not come yet.
     asked_for: Option<Nanos>,
@@ -147,6 +165,9 @@ impl Client {
             slab: Slab::new(layout, quarantine_ns),
             space: Space::default(),
             cache: SlotCache::new(options.cached_keys),
+            owners: BTreeMap::new(),
+            next_sequence: 0,
+            proxy: Proxy::new(node, layout, options.lease_ns, repairs),
             housekeeping_at: 0,
             asked_for: None,
             counters: ClientCounters::default(),
@@ -158,6 +179,11 @@ impl Client {
         self.counters
     }
 
+    /// What it did as a proxy.
+    pub fn proxy_counters(&self) -> ProxyCounters {
+        self.proxy.counters
+    }
+
     /// Whether memory nodes refuse this session: it answers nothing but `Unavailable` any more, and the node needs a new client.
     pub fn is_fenced(&self) -> bool {
         self.is_fenced
@@ -166,6 +192,12 @@ impl Client {
     /// Whether it has a session.
     pub fn is_ready(&self) -> bool {
         self.view.is_some()
+    }
+
+    /// The copies of the index that it answers from as a proxy.
+    #[cfg(test)]
+    pub(crate) fn proxy_tables(&self) -> impl Iterator<Item = (u16, &[u8])> {
+        self.proxy.tables()
     }
 
     /// Whether it waits for another configuration.
@@ -197,8 +229,8 @@ impl Client {
             In::Call(call) => self.call(now, call, out),
             In::Message(bytes) => {
                 // A datagram that does not decode is as good as lost.
-                if let Ok((_, message)) = Message::decode(&bytes) {
-                    self.message(now, message, out);
+                if let Ok((from, message)) = Message::decode(&bytes) {
+                    self.message(now, NodeId(from), message, out);
                 }
             }
             In::Done(tag, result) => self.done(now, tag, result, out),
@@ -240,23 +272,35 @@ impl Client {
         while !self.is_paused() && self.operations.len() < self.options.depth {
             let Some((call, deadline)) = self.calls.pop_front() else { return };
             let id = self.next_operation;
-            // The last number is that of what is no operation's.
-            self.next_operation = (id + 1) % NO_OPERATION;
+            // The last two numbers are those of what is no operation's.
+            self.next_operation = (id + 1) % PROXY_POST;
             self.operations.insert(id, Operation::new(call, deadline));
             self.timers.insert((deadline, id));
             self.advance(id, now, out);
         }
     }
 
-    fn message(&mut self, now: Nanos, message: Message, out: &mut Vec<Out<ClientAnswer>>) {
+    fn message(&mut self, now: Nanos, from: NodeId, message: Message, out: &mut Vec<Out<ClientAnswer>>) {
         match message {
-            Message::View { epoch, living, session, boot, verdicts } if boot == self.boot => {
+            Message::View { epoch, living, session, boot, verdicts, owners } if boot == self.boot => {
                 let view = ClientView { epoch, living, session: SessionId(session) };
-                self.install(now, view, &verdicts, out);
+                self.install(now, view, (&verdicts, &owners), out);
+            }
+            Message::Index(rpc @ (IndexRpc::Read { .. } | IndexRpc::Write { .. })) if !self.is_fenced => {
+                let posts = self.proxy.asked(now, from, rpc, out);
+                self.proxy_posted(posts);
+            }
+            Message::Index(rpc) => self.proxy_answered(rpc, now, out),
+            Message::Renewed { session, sequence }
+                if self.view.is_some_and(|view| view.session.0 == session) =>
+            {
+                let posts = self.proxy.renewed(now, sequence, out);
+                self.proxy_posted(posts);
             }
             Message::Prepare { epoch } if self.view.is_some_and(|view| view.epoch < epoch) => {
                 self.preparing = Some(self.preparing.map_or(epoch, |other| other.max(epoch)));
                 self.was_reported = false;
+                self.proxy.stop();
             }
             Message::GivenUp { session } if self.view.is_some_and(|view| view.session.0 == session) => {
                 self.be_fenced(out);
@@ -276,7 +320,7 @@ impl Client {
         &mut self,
         now: Nanos,
         view: ClientView,
-        verdicts: &[Verdict],
+        (verdicts, owners): (&[Verdict], &[Owner]),
         out: &mut Vec<Out<ClientAnswer>>,
     ) {
         if self.is_fenced || self.view.is_some_and(|own| own.epoch >= view.epoch) {
@@ -287,6 +331,7 @@ impl Client {
         // Who is asked for the next epoch already said what does not count: that it works in the one before.
         self.was_reported = false;
         self.cache.clear();
+        self.owners = owners.iter().map(|owner| (owner.partition, *owner)).collect();
         let ids: Vec<u32> = self.operations.keys().copied().collect();
         for &id in &ids {
             let Some(mut operation) = self.operations.remove(&id) else { continue };
@@ -294,6 +339,7 @@ impl Client {
             operation.is_held = false;
             operation.timer = None;
             operation.results.clear();
+            (operation.rpc, operation.reply, operation.resend_at) = (None, None, None);
             operation.round = operation.round.wrapping_add(1);
             for own in [&mut operation.object, &mut operation.claim_object].into_iter().flatten() {
                 own.written_in = None;
@@ -306,9 +352,20 @@ impl Client {
                 }
             }
         }
-        if !self.is_paused() {
-            ids.into_iter().for_each(|id| self.advance(id, now, out));
+        let own = owners.iter().filter(|owner| owner.session == view.session.0);
+        let own = own.map(|owner| owner.partition).collect();
+        let grant = Grant { epoch: view.epoch, session: view.session, living: view.living };
+        let posts = self.proxy.install(now, grant, own, out);
+        self.proxy_posted(posts);
+        match self.is_paused() {
+            true => self.proxy.stop(),
+            false => ids.into_iter().for_each(|id| self.advance(id, now, out)),
         }
+    }
+
+    fn proxy_posted(&mut self, posts: u32) {
+        self.outstanding += posts;
+        self.counters.posts += u64::from(posts);
     }
 
     /// Says that nothing is under way any more, once.
@@ -320,6 +377,7 @@ impl Client {
         self.was_reported = true;
         let doubts = self.operations.values().filter_map(|operation| match &operation.step {
             Step::Change(change) => Some(Doubt { slot: change.id, old: change.old, new: change.new }),
+            Step::Submit(submission) => Some(submission.doubt()),
             _ => None,
         });
         let message = Message::Prepared {
@@ -342,6 +400,11 @@ impl Client {
             self.background_done(now, tag as u32, result, out);
             return;
         }
+        if id == PROXY_POST {
+            let posts = self.proxy.done(now, tag as u32, result, out);
+            self.proxy_posted(posts);
+            return;
+        }
         let Some(operation) = self.operations.get_mut(&id).filter(|operation| operation.round == round)
         else {
             return;
@@ -349,7 +412,7 @@ impl Client {
         if let Some(place) = operation.results.get_mut(at) {
             *place = Some(result);
         }
-        if !operation.is_waiting_for_posts() {
+        if !operation.is_waiting() {
             operation.is_held = true;
             if !self.is_paused() {
                 self.advance(id, now, out);
@@ -360,10 +423,11 @@ impl Client {
     /// Memory nodes refuse the session: whatever was being changed may have changed.
     fn be_fenced(&mut self, out: &mut Vec<Out<ClientAnswer>>) {
         self.is_fenced = true;
+        self.proxy.stop();
         for operation in std::mem::take(&mut self.operations).into_values() {
-            let outcome = match operation.step {
-                Step::Change(change) if change.purpose.is_the_calls() => Outcome::Indeterminate,
-                _ => Outcome::Unavailable,
+            let outcome = match operation.step.may_happen() {
+                true => Outcome::Indeterminate,
+                false => Outcome::Unavailable,
             };
             if !operation.is_answered {
                 out.push(Out::Answer(ClientAnswer { id: operation.call.id, outcome }));
@@ -379,6 +443,10 @@ impl Client {
         let is_paused = self.is_paused();
         while let Some(&(at, id)) = self.timers.first().filter(|(at, _)| *at <= now) {
             self.timers.remove(&(at, id));
+            let Some(operation) = self.operations.get_mut(&id) else { continue };
+            if operation.resend_at == Some(at) {
+                self.resend(id, at, now, out);
+            }
             let Some(operation) = self.operations.get_mut(&id) else { continue };
             if operation.deadline <= now {
                 self.time_is_over(id, now, out);
@@ -410,6 +478,7 @@ impl Client {
             self.wake_those_without_space(now, out);
             self.ask_for_block(out);
             self.collect_next(out);
+            self.proxy.housekeep(now, out);
         }
     }
 
@@ -417,11 +486,11 @@ impl Client {
     fn time_is_over(&mut self, id: u32, now: Nanos, out: &mut Vec<Out<ClientAnswer>>) {
         let Some(mut operation) = self.operations.remove(&id) else { return };
         let outcome = match &operation.step {
-            Step::Change(change) if change.purpose.is_the_calls() => Outcome::Indeterminate,
+            step if step.may_happen() => Outcome::Indeterminate,
             Step::AwaitSpace => Outcome::Full,
             _ => Outcome::Unavailable,
         };
-        let goes_on = operation.is_waiting_for_posts() || matches!(operation.step, Step::Change(_));
+        let goes_on = operation.is_waiting() || operation.step.goes_on();
         if !goes_on {
             self.finish(id, operation, outcome, now, out);
             return;
@@ -444,8 +513,7 @@ impl Client {
     /// Lets an operation go on until it waits for something.
     fn advance(&mut self, id: u32, now: Nanos, out: &mut Vec<Out<ClientAnswer>>) {
         let Some(mut operation) = self.operations.remove(&id) else { return };
-        let Some(view) = self.view.filter(|_| !operation.is_waiting_for_posts() && operation.timer.is_none())
-        else {
+        let Some(view) = self.view.filter(|_| !operation.is_waiting() && operation.timer.is_none()) else {
             self.operations.insert(id, operation);
             return;
         };
@@ -462,17 +530,14 @@ impl Client {
         if !matches!(next, Next::Hold) {
             operation.is_held = false;
             operation.results.clear();
+            (operation.rpc, operation.reply, operation.resend_at) = (None, None, None);
         }
         match next {
-            Next::Post(batches) => {
-                operation.round = operation.round.wrapping_add(1);
-                operation.results = vec![None; batches.len()];
-                for (at, (to, batch)) in batches.into_iter().enumerate() {
-                    let tag = u64::from(id) << 32 | u64::from(operation.round) << 16 | at as u64;
-                    self.outstanding += 1;
-                    self.counters.posts += 1;
-                    out.push(Out::Post { session: view.session, to, batch, tag });
-                }
+            Next::Post(batches) => self.post(id, &mut operation, view.session, batches, out),
+            Next::Ask(rpc, batches) => {
+                operation.rpc = Some(rpc);
+                self.post(id, &mut operation, view.session, batches, out);
+                self.send_rpc(id, &mut operation, now, out);
             }
             Next::Wait(until) => {
                 operation.timer = Some(until);
@@ -490,9 +555,27 @@ impl Client {
         self.operations.insert(id, operation);
     }
 
+    fn post(
+        &mut self,
+        id: u32,
+        operation: &mut Operation,
+        session: SessionId,
+        batches: Vec<(MemoryNode, Batch)>,
+        out: &mut Vec<Out<ClientAnswer>>,
+    ) {
+        operation.round = operation.round.wrapping_add(1);
+        operation.results = vec![None; batches.len()];
+        for (at, (to, batch)) in batches.into_iter().enumerate() {
+            let tag = u64::from(id) << 32 | u64::from(operation.round) << 16 | at as u64;
+            self.outstanding += 1;
+            self.counters.posts += 1;
+            out.push(Out::Post { session, to, batch, tag });
+        }
+    }
+
     /// What follows from the results of what was posted.
     fn next_step(&mut self, operation: &mut Operation, results: Vec<PostResult>, now: Nanos) -> Next {
-        if operation.is_answered && !matches!(operation.step, Step::Change(_)) {
+        if operation.is_answered && !operation.step.goes_on() {
             return Next::Finish(Outcome::Unavailable);
         }
         let is_commit = matches!(&operation.step, Step::Change(change) if change.phase == Phase::Commit);
@@ -513,6 +596,11 @@ impl Client {
             Step::Change(change) => {
                 let change = change.clone();
                 self.change_goes_on(operation, change, &results, now)
+            }
+            Step::Ask => self.words_came(operation, now),
+            Step::Submit(submission) => {
+                let submission = submission.clone();
+                self.was_submitted(operation, &submission, now)
             }
         }
     }

@@ -12,6 +12,7 @@ use crate::fabric::sim::{SimEvent, SimFabric, SimOptions};
 use crate::fabric::{FabricEvent, Nanos, NodeId};
 use crate::machine::{In, Out};
 use crate::manager::{Manager, ManagerAnswer, ManagerCall, ManagerOptions};
+use crate::proxy::ProxyCounters;
 use crate::region::{MemoryNode, PoolLayout};
 use crate::repairs::Repairs;
 
@@ -43,7 +44,7 @@ pub struct Cluster {
     /// Answers that were not taken yet.
     answers: Vec<(NodeId, ClientAnswer)>,
     /// Of clients whose nodes crashed or were fenced.
-    past: Vec<ClientCounters>,
+    past: Vec<(ClientCounters, ProxyCounters)>,
 }
 
 impl Cluster {
@@ -100,7 +101,7 @@ impl Cluster {
     pub fn crash_compute(&mut self, node: NodeId) {
         self.fabric.crash_compute(node);
         if let Some(client) = self.clients.remove(&node) {
-            self.past.push(client.counters());
+            self.past.push((client.counters(), client.proxy_counters()));
         }
         self.answers.retain(|(of, _)| *of != node);
     }
@@ -172,7 +173,15 @@ impl Cluster {
     /// What all clients did, those of earlier lives too.
     pub fn client_counters(&self) -> ClientCounters {
         let own = self.clients.values().map(Client::counters);
-        own.chain(self.past.iter().copied()).fold(ClientCounters::default(), |sum, one| sum.plus(one))
+        let past = self.past.iter().map(|(client, _)| *client);
+        own.chain(past).fold(ClientCounters::default(), |sum, one| sum.plus(one))
+    }
+
+    /// What all proxies did, those of earlier lives too.
+    pub fn proxy_counters(&self) -> ProxyCounters {
+        let own = self.clients.values().map(Client::proxy_counters);
+        let past = self.past.iter().map(|(_, proxy)| *proxy);
+        own.chain(past).fold(ProxyCounters::default(), |sum, one| sum.plus(one))
     }
 
     fn feed_client(&mut self, node: NodeId, input: In<ClientCall>) {

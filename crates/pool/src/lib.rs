@@ -7,13 +7,14 @@
 //!
 //! | module | owns |
 //! |---|---|
-//! | `word`, `object`, `bucket`, `region`, `wire` | bytes in the memory of others, and of messages |
+//! | `word`, `object`, `bucket`, `region`, `wire`, `rpc` | bytes in the memory of others, and of messages |
 //! | `fabric` | what carries operations and messages, and its simulation in virtual time |
 //! | `machine` | what machines are given and give |
 //! | `client`, `agent`, `manager` | the protocol, without I/O: direct mode, with SNAPSHOT over the copies of the index (FUSEE, FAST 2023) |
+//! | `proxy` | the other mode: a client's node changes the index of a partition for all (FlexKV, arXiv 2512.16148) |
 //! | `cluster` | a whole pool over the simulation |
 //!
-//! There is no `unsafe`, no thread, no clock and no I/O in here. Arrows run one way: formats `<- fabric <- machine <- client, agent, manager <- cluster`.
+//! There is no `unsafe`, no thread, no clock and no I/O in here. Arrows run one way: formats `<- fabric <- machine <- proxy <- client, agent, manager <- cluster`.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -26,11 +27,14 @@ pub mod fabric;
 pub mod machine;
 pub mod manager;
 pub mod object;
+mod proxy;
 pub mod region;
 mod repairs;
+pub mod rpc;
 #[cfg(test)]
 mod tests;
 pub mod wire;
 pub mod word;
 
 pub use error::{PoolError, Result};
+pub use proxy::ProxyCounters;

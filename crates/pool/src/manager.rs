@@ -22,8 +22,7 @@ use crate::fabric::{Nanos, NodeId, PostResult, SessionId};
 use crate::machine::{In, Out};
 use crate::region::{BlockId, MemoryNode, NodeSet, PoolLayout, SlotId};
 use crate::repairs::Repairs;
-use crate::wire::{Doubt, Message, Verdict};
-use crate::word::SlotWord;
+use crate::wire::{Doubt, Message, OWNERS_MAX, Owner, Verdict};
 use reclaim::{RECLAIM_POSTS, Reclaim};
 use repair::Repair;
 
@@ -34,6 +33,8 @@ pub enum ManagerCall {
     Suspect(NodeId),
     /// A memory node is gone for good. It must be: nobody can fence it.
     MemoryLost(MemoryNode),
+    /// A partition is to have this compute node as its proxy, or none.
+    Assign(u16, Option<NodeId>),
 }
 
 /// Nothing is answered to it.
@@ -47,11 +48,13 @@ pub struct ManagerOptions {
     pub retry_ns: Nanos,
     /// A session that has not prepared after this time is given up.
     pub prepare_ns: Nanos,
+    /// How long a proxy may answer after it asked: what [`ClientOptions`](crate::client::ClientOptions) has, too. The manager waits an eighth longer, since clocks drift.
+    pub lease_ns: Nanos,
 }
 
 impl Default for ManagerOptions {
     fn default() -> ManagerOptions {
-        ManagerOptions { retry_ns: 1_000_000, prepare_ns: 500_000_000 }
+        ManagerOptions { retry_ns: 1_000_000, prepare_ns: 500_000_000, lease_ns: 50_000_000 }
     }
 }
 
@@ -72,6 +75,8 @@ struct Transition {
     prepared: BTreeMap<u16, Vec<Doubt>>,
     fenced: BTreeSet<(MemoryNode, u16)>,
     ready: BTreeSet<MemoryNode>,
+    /// Partitions that get a proxy, the session on this node, or lose theirs.
+    assigned: BTreeMap<u16, Option<u16>>,
     repair: Option<Repair>,
     reclaim: Option<Reclaim>,
     /// Entries of block tables that are to be taken away, and by whose agent.
@@ -103,6 +108,10 @@ pub struct Manager {
     living: NodeSet,
     members: BTreeMap<u16, Member>,
     next_session: u16,
+    /// Partitions that have a proxy, and whose session it is.
+    owners: BTreeMap<u16, u16>,
+    /// Until when proxies may answer, at the latest.
+    leases: BTreeMap<u16, Nanos>,
     /// The last boot of each node that was heard of.
     boots: BTreeMap<NodeId, u64>,
     /// Nodes that wait for a session.
@@ -134,6 +143,8 @@ impl Manager {
             living: NodeSet::first(layout.memory_nodes),
             members: BTreeMap::new(),
             next_session: 1,
+            owners: BTreeMap::new(),
+            leases: BTreeMap::new(),
             boots: BTreeMap::new(),
             joining: BTreeMap::new(),
             verdicts: BTreeMap::new(),
@@ -192,8 +203,9 @@ impl Manager {
                     self.change(now, &[], Some(node), out);
                 }
             }
+            In::Call(ManagerCall::Assign(partition, node)) => self.assign(now, partition, node, out),
         }
-        self.repair_if_quiet(out);
+        self.repair_if_quiet(now, out);
         self.reclaim_if_repaired(out);
         self.commit_if_reclaimed(out);
         if self.transition.is_some() && self.asked_for.is_none() {
@@ -221,6 +233,7 @@ impl Manager {
             prepared: BTreeMap::new(),
             fenced: BTreeSet::new(),
             ready: BTreeSet::new(),
+            assigned: BTreeMap::new(),
             repair: None,
             reclaim: None,
             freeing: None,
@@ -232,8 +245,48 @@ impl Manager {
         next.prepared.clear();
         next.ready.clear();
         (next.repair, next.reclaim, next.freeing) = (None, None, None);
+        // The last lease of those who are given up ends at a time at which nothing else may happen.
+        let lease = next.removed.iter().filter_map(|session| self.leases.get(session)).max();
+        if let Some(&until) = lease.filter(|until| **until > now) {
+            out.push(Out::At(until));
+        }
         self.transition = Some(next);
         self.ask_all(out);
+    }
+
+    /// Begins a change in which a partition gets another proxy, or none. Where the node has no session, or too many partitions have a proxy, nothing happens.
+    fn assign(&mut self, now: Nanos, partition: u16, node: Option<NodeId>, out: &mut ManagerOuts) {
+        let session = node.and_then(|node| self.sessions_of(node).last().copied());
+        let coming = self.transition.as_ref().map_or(0, |transition| transition.assigned.len());
+        let is_full = node.is_some() && self.owners.len() + coming >= OWNERS_MAX;
+        let is_so = coming == 0 && self.owners.get(&partition).copied() == session;
+        let cannot_be = partition >= self.layout.partitions() || node.is_some() != session.is_some();
+        if cannot_be || is_full || is_so {
+            return;
+        }
+        self.change(now, &[], None, out);
+        if let Some(transition) = &mut self.transition {
+            transition.assigned.insert(partition, session);
+        }
+    }
+
+    /// A proxy may answer for a while longer, unless it is being given up.
+    fn renew(&mut self, now: Nanos, from: NodeId, (session, sequence): (u16, u32), out: &mut ManagerOuts) {
+        if !self.members.contains_key(&session) {
+            Manager::send(from, &Message::GivenUp { session }, out);
+            return;
+        }
+        if !self.transition.as_ref().is_some_and(|transition| transition.removed.contains(&session)) {
+            let margin_ns = self.options.lease_ns / 8;
+            self.leases.insert(session, now.saturating_add(self.options.lease_ns + margin_ns));
+            Manager::send(from, &Message::Renewed { session, sequence }, out);
+        }
+    }
+
+    /// Whether no session that is given up may answer as a proxy any more.
+    fn has_no_lease(&self, transition: &Transition, now: Nanos) -> bool {
+        let is_over = |session: &u16| self.leases.get(session).is_none_or(|until| *until <= now);
+        transition.removed.iter().all(is_over) || !self.repairs.lease
     }
 
     fn give_up_the_slow(&mut self, now: Nanos) {
@@ -292,6 +345,7 @@ impl Manager {
                     transition.prepared.entry(session).or_insert(doubts);
                 }
             }
+            Message::Renew { session, sequence } => self.renew(now, from, (session, sequence), out),
             Message::Fenced { session, .. } => {
                 if let (Some(transition), Some(node)) = (&mut self.transition, from.as_memory_node()) {
                     transition.fenced.insert((node, session));
@@ -352,7 +406,13 @@ impl Manager {
     fn send_view(&self, session: u16, out: &mut ManagerOuts) {
         let Some(&Member { node, boot }) = self.members.get(&session) else { return };
         let verdicts = self.verdicts.get(&session).cloned().unwrap_or_default();
-        let message = Message::View { epoch: self.epoch, living: self.living, session, boot, verdicts };
+        let owner = |(&partition, &session): (&u16, &u16)| {
+            let node = self.members.get(&session)?.node;
+            Some(Owner { partition, session, node })
+        };
+        let owners = self.owners.iter().filter_map(owner).collect();
+        let (epoch, living) = (self.epoch, self.living);
+        let message = Message::View { epoch, living, session, boot, verdicts, owners };
         Manager::send(node, &message, out);
     }
 
@@ -376,15 +436,19 @@ impl Manager {
             && nodes().all(|node| transition.ready.contains(&node))
     }
 
-    fn repair_if_quiet(&mut self, out: &mut ManagerOuts) {
+    fn repair_if_quiet(&mut self, now: Nanos, out: &mut ManagerOuts) {
         let Some(transition) = &self.transition else { return };
-        if transition.repair.is_some() || !self.is_quiet(transition) {
+        if transition.repair.is_some() || !self.is_quiet(transition) || !self.has_no_lease(transition, now) {
             return;
         }
         let doubtful: BTreeSet<SlotId> =
             transition.prepared.values().flatten().map(|doubt| doubt.slot).collect();
         let (before, after) = (self.living, self.next_living(transition));
-        let mut repair = Repair::new(self.layout, before, after, doubtful, self.repairs.align_copies);
+        // Of a change by a proxy its writer does not know the version, and maybe not the slot: what leads to its object is looked for.
+        let words = transition.prepared.values().flatten().map(|doubt| doubt.new);
+        let objects = words.filter_map(|word| word.as_live()).map(|live| live.address).collect();
+        let mut repair =
+            Repair::new(self.layout, (before, after), (doubtful, objects), self.repairs.align_copies);
         let epoch = transition.epoch;
         let posts = repair.begin();
         self.post(epoch, posts, out);
@@ -471,11 +535,8 @@ impl Manager {
             self.counters.anomalies += repair.anomalies;
         }
         self.members.retain(|session, _| !transition.removed.contains(session));
-        let word_of = |slot: SlotId| transition.repair.as_ref().and_then(|repair| repair.word_of(slot));
-        let verdict = |doubt: &Doubt| {
-            let word: SlotWord = word_of(doubt.slot)?;
-            Some(Verdict { slot: doubt.slot, word })
-        };
+        self.install_owners(&transition);
+        let verdict = |doubt: &Doubt| transition.repair.as_ref().and_then(|repair| repair.verdict(doubt));
         self.verdicts = transition
             .prepared
             .iter()
@@ -486,5 +547,18 @@ impl Manager {
         }
         let sessions: Vec<u16> = self.members.keys().copied().collect();
         sessions.into_iter().for_each(|session| self.send_view(session, out));
+    }
+
+    /// Partitions of proxies that are gone are in direct mode again.
+    fn install_owners(&mut self, transition: &Transition) {
+        for (&partition, session) in &transition.assigned {
+            match session {
+                Some(session) => self.owners.insert(partition, *session),
+                None => self.owners.remove(&partition),
+            };
+        }
+        let members = &self.members;
+        self.owners.retain(|_, session| members.contains_key(session));
+        self.leases.retain(|session, _| members.contains_key(session));
     }
 }

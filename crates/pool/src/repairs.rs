@@ -31,6 +31,22 @@ pub(crate) struct Repairs {
     pub(crate) tells_given_up: bool,
     /// Only blocks into which no slot leads are taken back. Without: all of sessions that are gone.
     pub(crate) reclaim_unreferenced: bool,
+    /// A proxy answers words only while its lease holds, and the manager waits for its end.
+    pub(crate) lease: bool,
+    /// A proxy changes a slot for one request at a time.
+    pub(crate) slot_lock: bool,
+    /// A proxy changes slots for one request at a time that found the same key absent.
+    pub(crate) hash_lock: bool,
+    /// A proxy compares the words that a writer saw of an absent key's fingerprint with those that are there.
+    pub(crate) negative_set: bool,
+    /// A proxy executes a request once, however often it comes.
+    pub(crate) once: bool,
+    /// A proxy answers writers that are combined after the one that is done. Without: before.
+    pub(crate) absorb_after: bool,
+    /// A proxy passes over requests of earlier epochs.
+    pub(crate) rpc_epoch: bool,
+    /// A proxy answers from a word, and says that it is done, only once all copies have it.
+    pub(crate) write_through: bool,
 }
 
 impl Repairs {
@@ -48,5 +64,13 @@ impl Repairs {
         verdicts: true,
         tells_given_up: true,
         reclaim_unreferenced: true,
+        lease: true,
+        slot_lock: true,
+        hash_lock: true,
+        negative_set: true,
+        once: true,
+        absorb_after: true,
+        rpc_epoch: true,
+        write_through: true,
     };
 }

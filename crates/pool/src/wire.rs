@@ -15,7 +15,7 @@
 //! | type | message | body |
 //! |---|---|---|
 //! | 1 | `Join` | boot u64 |
-//! | 2 | `View` | epoch u32, living nodes u32, session u16, 0 u16, boot u64, count u32, verdicts of 16 bytes: partition u16, 0 u16, slot u32, word u64 |
+//! | 2 | `View` | epoch u32, living nodes u32, session u16, count of owners u16, boot u64, count u32, verdicts of 16 bytes: partition u16, 0 u16, slot u32, word u64; owners of 8 bytes: partition u16, session u16, node u16, 0 u16 |
 //! | 3 | `Prepare` | epoch u32 |
 //! | 4 | `Prepared` | epoch u32, installed epoch u32, session u16, 0 u16, count u32, doubts of 24 bytes: partition u16, 0 u16, slot u32, old u64, new u64 |
 //! | 5 | `Fence` | epoch u32, session u16 |
@@ -29,20 +29,28 @@
 //! | 13 | `FreeBlock` | as of `RecordBlock` |
 //! | 14 | `BlockFreed` | the same |
 //! | 15 | `GivenUp` | session u16 |
+//! | 16 to 19 | `Index` | see `rpc.rs` |
+//! | 20 | `Renew` | session u16, 0 u16, sequence u32 |
+//! | 21 | `Renewed` | the same |
 
 use hedgerow_device::crc32c;
 use hedgerow_row::le_bytes::{u16_at, u32_at, u64_at};
 
 use crate::error::{PoolError, Result};
+use crate::fabric::NodeId;
 use crate::region::{BlockId, NodeSet, SlotId};
+use crate::rpc::IndexRpc;
 use crate::word::SlotWord;
 
 /// Bytes of a datagram at most.
 pub const DATAGRAM_BYTES_MAX: usize = 4096;
 /// Doubts of one session at most: what fits into a datagram.
 pub const DOUBTS_MAX: usize = 128;
+/// Partitions that have a proxy at most: what fits into a datagram beside as many verdicts as there may be doubts.
+pub const OWNERS_MAX: usize = 240;
 
 const HEADER_BYTES: usize = 16;
+const OWNER_BYTES: usize = 8;
 const NO_BLOCK: u32 = u32::MAX;
 
 /// A change of a slot of which its writer does not know the outcome.
@@ -65,6 +73,17 @@ pub struct Verdict {
     pub word: SlotWord,
 }
 
+/// Who is the proxy of a partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Owner {
+    /// Which partition.
+    pub partition: u16,
+    /// The session that has it.
+    pub session: u16,
+    /// Where that session is.
+    pub node: NodeId,
+}
+
 /// What nodes say to each other.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Message {
@@ -85,6 +104,8 @@ pub enum Message {
         boot: u64,
         /// One for each doubt.
         verdicts: Vec<Verdict>,
+        /// Partitions that have a proxy; all others are in direct mode.
+        owners: Vec<Owner>,
     },
     /// Begin nothing more, and say when nothing is under way.
     Prepare {
@@ -184,6 +205,22 @@ pub enum Message {
         /// As told.
         entry: u64,
     },
+    /// About the index of a partition that has a proxy.
+    Index(IndexRpc),
+    /// A proxy asks for its lease to go on, counted from when this was sent.
+    Renew {
+        /// Who asks.
+        session: u16,
+        /// Comes back.
+        sequence: u32,
+    },
+    /// It goes on.
+    Renewed {
+        /// As asked.
+        session: u16,
+        /// As asked.
+        sequence: u32,
+    },
     /// A session is no member any more, and fenced everywhere.
     GivenUp {
         /// Which.
@@ -220,10 +257,13 @@ impl Message {
         let body = Body::default();
         match self {
             Message::Join { boot } => (1, body.u64(*boot)),
-            Message::View { epoch, living, session, boot, verdicts } => {
-                let body =
-                    body.u32(*epoch).u32(living.0).u16(*session).u16(0).u64(*boot).u32(verdicts.len() as u32);
-                (2, verdicts.iter().fold(body, |body, one| body.slot(one.slot).u64(one.word.0)))
+            Message::View { epoch, living, session, boot, verdicts, owners } => {
+                let head = body.u32(*epoch).u32(living.0).u16(*session).u16(owners.len() as u16);
+                let body = head.u64(*boot).u32(verdicts.len() as u32);
+                let body = verdicts.iter().fold(body, |body, one| body.slot(one.slot).u64(one.word.0));
+                let owner =
+                    |body: Body, one: &Owner| body.u16(one.partition).u16(one.session).u16(one.node.0).u16(0);
+                (2, owners.iter().fold(body, owner))
             }
             Message::Prepare { epoch } => (3, body.u32(*epoch)),
             Message::Prepared { epoch, installed, session, doubts } => {
@@ -253,6 +293,12 @@ impl Message {
                 (14, body.u32(*epoch).u16(block.region).u16(0).u32(block.number).u64(*entry))
             }
             Message::GivenUp { session } => (15, body.u16(*session)),
+            Message::Index(rpc) => {
+                let (number, bytes) = rpc.body();
+                (number, Body(bytes))
+            }
+            Message::Renew { session, sequence } => (20, body.u16(*session).u16(0).u32(*sequence)),
+            Message::Renewed { session, sequence } => (21, body.u16(*session).u16(0).u32(*sequence)),
         }
     }
 
@@ -297,24 +343,29 @@ impl Message {
     }
 
     fn of_body(number: u8, body: &[u8]) -> Result<Message> {
-        let fixed = [8, 24, 4, 16, 6, 6, 8, 12, 20, 20, 8, 4, 20, 20, 2];
+        if (16..20).contains(&number) {
+            return IndexRpc::of_body(number, body).map(Message::Index);
+        }
+        let fixed = [8, 24, 4, 16, 6, 6, 8, 12, 20, 20, 8, 4, 20, 20, 2, 0, 0, 0, 0, 8, 8];
         let Some(&least) = usize::from(number).checked_sub(1).and_then(|at| fixed.get(at)) else {
             return Err(PoolError::Unknown("datagram's type", number.into()));
         };
         if body.len() < least {
             return Err(PoolError::TooShort("datagram's body", body.len(), least));
         }
-        // Two types have a list, whose length the body's must be that of.
+        // Two types have lists, whose lengths the body's must be that of.
         let (count, each) = match number {
             2 => (u32_at(body, 20), 16),
             4 => (u32_at(body, 12), 24),
             _ => (0, 0),
         };
-        let must = least as u64 + u64::from(count) * each as u64;
+        let owners = if number == 2 { u16_at(body, 10) } else { 0 };
+        let must = least as u64 + u64::from(count) * each as u64 + u64::from(owners) * OWNER_BYTES as u64;
         if body.len() as u64 != must {
             return Err(PoolError::Contradicts("datagram's body", body.len() as u64, must));
         }
-        let list = body[least..].chunks_exact(each.max(1));
+        let (list, owners) = body[least..].split_at(count as usize * each);
+        let list = list.chunks_exact(each.max(1));
         let slot = |one: &[u8]| SlotId { partition: u16_at(one, 0), slot: u32_at(one, 4) };
         Ok(match number {
             2 => Message::View {
@@ -325,6 +376,7 @@ impl Message {
                 verdicts: list
                     .map(|one| Verdict { slot: slot(one), word: SlotWord(u64_at(one, 8)) })
                     .collect(),
+                owners: owners.chunks_exact(OWNER_BYTES).map(owner_of).collect(),
             },
             4 => Message::Prepared {
                 epoch: u32_at(body, 0),
@@ -367,9 +419,15 @@ impl Message {
             12 => Message::AgentReady { epoch: u32_at(body, 0) },
             13 => Message::FreeBlock { epoch: u32_at(body, 0), block: block(), entry: u64_at(body, 12) },
             14 => Message::BlockFreed { epoch: u32_at(body, 0), block: block(), entry: u64_at(body, 12) },
-            _ => Message::GivenUp { session: u16_at(body, 0) },
+            15 => Message::GivenUp { session: u16_at(body, 0) },
+            20 => Message::Renew { session: u16_at(body, 0), sequence: u32_at(body, 4) },
+            _ => Message::Renewed { session: u16_at(body, 0), sequence: u32_at(body, 4) },
         }
     }
+}
+
+fn owner_of(one: &[u8]) -> Owner {
+    Owner { partition: u16_at(one, 0), session: u16_at(one, 2), node: NodeId(u16_at(one, 4)) }
 }
 
 /// That of all bytes but itself; there are at least eight.
@@ -382,8 +440,10 @@ mod tests {
     use hedgerow_device::Random;
 
     use super::*;
+    use crate::bucket::KeyHash;
+    use crate::rpc::{ANY_SLOT, IndexChange, WriteStatus};
 
-    fn all() -> Vec<Message> {
+    fn of_pool() -> Vec<Message> {
         let slot = SlotId { partition: 3, slot: 77 };
         let block = BlockId { region: 2, number: 5 };
         let (old, new) = (SlotWord(1), SlotWord(u64::MAX));
@@ -395,6 +455,7 @@ mod tests {
                 session: 2,
                 boot: 9,
                 verdicts: vec![Verdict { slot, word: new }; 2],
+                owners: vec![Owner { partition: 3, session: 2, node: NodeId(1) }; 2],
             },
             Message::Prepare { epoch: 5 },
             Message::Prepared {
@@ -415,6 +476,61 @@ mod tests {
             Message::FreeBlock { epoch: 5, block, entry: 0x1_0002 },
             Message::BlockFreed { epoch: 5, block, entry: 0x1_0002 },
             Message::GivenUp { session: 2 },
+            Message::Renew { session: 2, sequence: 8 },
+            Message::Renewed { session: 2, sequence: 8 },
+        ]
+    }
+
+    /// All of them.
+    fn all() -> Vec<Message> {
+        let mut all = of_pool();
+        all.extend(of_index());
+        all
+    }
+
+    fn of_index() -> Vec<Message> {
+        let (old, new) = (SlotWord(1), SlotWord(u64::MAX));
+        vec![
+            Message::Index(IndexRpc::Read { epoch: 5, session: 2, sequence: 8, hash: KeyHash(9) }),
+            Message::Index(IndexRpc::Words {
+                epoch: 5,
+                session: 2,
+                sequence: 8,
+                all: true,
+                free: false,
+                words: vec![(7, old), (8, new)],
+            }),
+            Message::Index(IndexRpc::Write {
+                epoch: 5,
+                session: 2,
+                sequence: 8,
+                acknowledged: 6,
+                hash: KeyHash(9),
+                change: IndexChange { slot: 7, expected: old, word: new, combines: true, seen: None },
+            }),
+            Message::Index(IndexRpc::Write {
+                epoch: 5,
+                session: 2,
+                sequence: 8,
+                acknowledged: 6,
+                hash: KeyHash(9),
+                change: IndexChange {
+                    slot: ANY_SLOT,
+                    expected: old,
+                    word: new,
+                    combines: false,
+                    seen: Some(vec![(7, old); 3]),
+                },
+            }),
+            Message::Index(IndexRpc::Written {
+                epoch: 5,
+                session: 2,
+                sequence: 8,
+                status: WriteStatus::Absorbed,
+                slot: 7,
+                old,
+                new,
+            }),
         ]
     }
 
@@ -427,7 +543,7 @@ mod tests {
         assert_eq!(bytes, expected);
         // Of all of them together, so that none changes unnoticed.
         let crc = all().iter().fold(0, |crc, message| crc32c(crc, &message.encode(1)));
-        assert_eq!(crc, 2_042_365_429);
+        assert_eq!(crc, 2_902_245_071);
     }
 
     #[test]
@@ -464,5 +580,14 @@ mod tests {
         let doubts = vec![Doubt { slot, old: SlotWord(1), new: SlotWord(2) }; DOUBTS_MAX];
         let bytes = Message::Prepared { epoch: 1, installed: 1, session: 1, doubts }.encode(1);
         assert!(bytes.len() <= DATAGRAM_BYTES_MAX);
+        let view = Message::View {
+            epoch: 1,
+            living: NodeSet(1),
+            session: 1,
+            boot: 1,
+            verdicts: vec![Verdict { slot, word: SlotWord(1) }; DOUBTS_MAX],
+            owners: vec![Owner { partition: 1, session: 1, node: NodeId(1) }; OWNERS_MAX],
+        };
+        assert!(view.encode(1).len() <= DATAGRAM_BYTES_MAX);
     }
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use super::cache::CachedSlot;
 use super::operation::{Holder, Next, Operation, Outcome, OwnObject, Request, Step};
 use super::{Client, bytes_of};
-use crate::bucket::{BUCKET_SLOTS, COMBINED_BYTES};
+use crate::bucket::{COMBINED_BYTES, free_slot};
 use crate::error::PoolError;
 use crate::fabric::{Batch, Nanos, PostResult, RemoteOp};
 use crate::object::{Object, ObjectKind, object_units};
@@ -33,6 +33,13 @@ impl Client {
                 Some(object) => operation.object = Some(object),
                 None => return Next::AwaitSpace,
             }
+        }
+        if self.owner_of(operation).is_some() {
+            operation.learnt_at = now;
+            return match self.writes_of_object(operation) {
+                Some(writes) => self.ask_index(operation, writes),
+                None => Next::Finish(Outcome::Unavailable),
+            };
         }
         let id = self.slot_id(operation, 0);
         let table = self.layout.table_address(id.partition);
@@ -63,17 +70,21 @@ impl Client {
                 operation.step = Step::LookUp;
             }
         }
-        let epoch = self.view.map(|view| view.epoch);
-        if let Some(object) = &mut operation.object
-            && object.written_in != epoch
-        {
-            match self.write_object(object) {
-                Some(writes) => batches.extend(writes),
-                None => return Next::Finish(Outcome::Unavailable),
-            }
-            object.written_in = epoch;
+        match self.writes_of_object(operation) {
+            Some(writes) => batches.extend(writes),
+            None => return Next::Finish(Outcome::Unavailable),
         }
         Next::Post(batches)
+    }
+
+    /// The writes of the operation's object, unless it is written in this epoch; none where it cannot be.
+    fn writes_of_object(&self, operation: &mut Operation) -> Option<Vec<(MemoryNode, Batch)>> {
+        let epoch = self.view.map(|view| view.epoch);
+        let Some(object) = operation.object.as_mut().filter(|object| object.written_in != epoch) else {
+            return Some(Vec::new());
+        };
+        object.written_in = epoch;
+        self.write_object(object)
     }
 
     /// An object with memory of its own, not written yet.
@@ -251,12 +262,4 @@ impl Client {
             (salt ^ u64::from(self.node.0) << 32 ^ u64::from(attempts)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         most / 2 + (mixed >> 32) % (most / 2 + 1)
     }
-}
-
-/// A free slot of the emptier of two combined buckets, of the main bucket rather than of the overflow bucket.
-fn free_slot(slots: &[Vec<(u32, SlotWord)>; 2]) -> Option<(u32, SlotWord)> {
-    let count = |slots: &Vec<(u32, SlotWord)>| slots.iter().filter(|(_, word)| word.is_free()).count();
-    let emptier = if count(&slots[1]) > count(&slots[0]) { &slots[1] } else { &slots[0] };
-    debug_assert!(emptier.len() == 2 * BUCKET_SLOTS);
-    emptier.iter().find(|(_, word)| word.is_free()).copied()
 }

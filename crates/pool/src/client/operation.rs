@@ -6,10 +6,12 @@ use std::hash::{Hash, Hasher};
 
 use super::cache::CachedSlot;
 use super::slot_change::SlotChange;
+use super::submission::Submission;
 use crate::bucket::KeyHash;
 use crate::fabric::{Batch, Nanos, PostResult};
 use crate::object::{Generation, ObjectKind};
 use crate::region::MemoryNode;
+use crate::rpc::{IndexRpc, SlotAndWord};
 use crate::word::{LogicalAddress, SlotWord};
 
 /// What must be there for a write to take place.
@@ -117,6 +119,26 @@ pub(super) enum Step {
     WriteClaim(u32, SlotWord),
     /// A slot to change.
     Change(SlotChange),
+    /// A proxy's words.
+    Ask,
+    /// A proxy to change a slot.
+    Submit(Submission),
+}
+
+impl Step {
+    /// Whether what the call asks for may happen, or have happened.
+    pub(super) fn may_happen(&self) -> bool {
+        match self {
+            Step::Change(change) => change.purpose.is_the_calls(),
+            Step::Submit(submission) => submission.purpose.is_the_calls(),
+            _ => false,
+        }
+    }
+
+    /// Whether something is being changed, and goes on whatever the caller was told.
+    pub(super) fn goes_on(&self) -> bool {
+        matches!(self, Step::Change(_) | Step::Submit(_))
+    }
 }
 
 /// One operation under way.
@@ -143,6 +165,13 @@ pub(super) struct Operation {
     pub(super) claim: Option<(u32, SlotWord)>,
     pub(super) attempts: u32,
     pub(super) passes_cache: bool,
+    /// What a proxy was asked, and what it answered.
+    pub(super) rpc: Option<IndexRpc>,
+    pub(super) reply: Option<IndexRpc>,
+    /// When to ask again.
+    pub(super) resend_at: Option<Nanos>,
+    /// The words that a proxy said last.
+    pub(super) seen: Vec<SlotAndWord>,
 }
 
 impl Operation {
@@ -163,11 +192,19 @@ impl Operation {
             claim: None,
             attempts: 0,
             passes_cache: false,
+            rpc: None,
+            reply: None,
+            resend_at: None,
+            seen: Vec::new(),
         }
     }
 
-    pub(super) fn is_waiting_for_posts(&self) -> bool {
-        self.results.iter().any(Option::is_none)
+    pub(super) fn is_waiting(&self) -> bool {
+        self.results.iter().any(Option::is_none) || self.is_waiting_for_reply()
+    }
+
+    pub(super) fn is_waiting_for_reply(&self) -> bool {
+        self.rpc.is_some() && self.reply.is_none()
     }
 }
 
@@ -176,6 +213,8 @@ impl Operation {
 pub(super) enum Next {
     /// Posts these, and waits for all of them.
     Post(Vec<(MemoryNode, Batch)>),
+    /// Asks a proxy, posts these, and waits for all of them.
+    Ask(IndexRpc, Vec<(MemoryNode, Batch)>),
     /// Goes on at a time.
     Wait(Nanos),
     /// Begins again, now.

@@ -85,6 +85,15 @@ impl Client {
         now: Nanos,
     ) -> Next {
         let claim = claims.iter().map(|claim| (claim.slot, claim.word)).max();
+        if self.owner_of(operation).is_some() {
+            // The proxy sees to it that there is one slot: no claim is needed, and one that is there is stored over.
+            return match (claims.len(), claim.or(free)) {
+                (2.., Some((slot, word))) => self.release(operation, slot, word, now),
+                (_, None) => Next::Finish(Outcome::Full),
+                (_, Some(_)) if !self.is_fresh(operation, now) => Next::Again,
+                (_, Some(place)) => self.submit(operation, Purpose::Store, place, true),
+            };
+        }
         match (claims.len(), claim) {
             (1, Some(claim)) if operation.claim == Some(claim) => {
                 self.change(operation, Purpose::Store, claim, now)
@@ -153,6 +162,9 @@ impl Client {
     ) -> Next {
         if !self.is_fresh(operation, now) {
             return Next::Again;
+        }
+        if self.owner_of(operation).is_some() {
+            return self.submit(operation, purpose, (slot, old), false);
         }
         let own = match purpose {
             Purpose::Store => operation.object.as_ref(),
@@ -311,7 +323,7 @@ impl Client {
         }
     }
 
-    fn absorbed(&mut self, operation: &Operation) -> Next {
+    pub(super) fn absorbed(&mut self, operation: &Operation) -> Next {
         self.counters.absorbed += 1;
         let generation = operation.object.as_ref().map_or(Generation(0), |object| object.generation);
         Next::Finish(Outcome::Stored(generation))
@@ -319,15 +331,26 @@ impl Client {
 
     /// The primary has the new word.
     fn won(&mut self, operation: &mut Operation, change: &SlotChange, now: Nanos) -> Next {
+        self.has_changed(operation, change.purpose, (change.id.slot, change.old, change.new), now)
+    }
+
+    /// A slot has changed, for this operation.
+    pub(super) fn has_changed(
+        &mut self,
+        operation: &mut Operation,
+        purpose: Purpose,
+        (slot, old, new): (u32, SlotWord, SlotWord),
+        now: Nanos,
+    ) -> Next {
         self.counters.won += 1;
         // Nobody else will free what the old word led to.
-        if let Some(old) = change.old.as_live() {
+        if let Some(old) = old.as_live() {
             self.free(old.address, now);
         }
-        match change.purpose {
+        match purpose {
             Purpose::Claim => {
                 operation.claim_object = None;
-                operation.claim = Some((change.id.slot, change.new));
+                operation.claim = Some((slot, new));
                 Next::Again
             }
             Purpose::Release => {
@@ -340,8 +363,8 @@ impl Client {
                 Next::Finish(Outcome::Deleted(true))
             }
             Purpose::Store => {
-                let generation = operation.object.take().map_or(Generation(0), |object| object.generation);
-                let seen = CachedSlot { slot: change.id.slot, word: change.new, generation };
+                let generation = self.stored(operation);
+                let seen = CachedSlot { slot, word: new, generation };
                 self.cache.insert(&operation.call.key, seen);
                 Next::Finish(Outcome::Stored(generation))
             }
@@ -358,7 +381,13 @@ impl Client {
         verdicts: &[Verdict],
         now: Nanos,
     ) -> Option<Outcome> {
-        let Step::Change(change) = std::mem::replace(&mut operation.step, Step::Start) else { return None };
+        let change = match std::mem::replace(&mut operation.step, Step::Start) {
+            Step::Change(change) => change,
+            Step::Submit(submission) => {
+                return self.resolve_submission(operation, &submission, verdicts, now);
+            }
+            _ => return None,
+        };
         if !self.repairs.verdicts {
             return None;
         }

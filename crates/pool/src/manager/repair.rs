@@ -11,7 +11,8 @@ use crate::bucket::{slot_offset, table_bytes, table_slots};
 use crate::fabric::{Batch, OpResult, RemoteOp};
 use crate::object::Object;
 use crate::region::{BlockId, MemoryNode, NodeSet, PoolLayout, SlotId};
-use crate::word::SlotWord;
+use crate::wire::{Doubt, Verdict};
+use crate::word::{LogicalAddress, SlotWord};
 use hedgerow_row::le_bytes::u64_at;
 
 /// A batch for a memory node, and the number that comes back with its results.
@@ -41,6 +42,8 @@ pub(super) struct Repair {
     before: NodeSet,
     after: NodeSet,
     doubtful: BTreeSet<SlotId>,
+    /// Objects of doubtful changes.
+    objects: BTreeSet<LogicalAddress>,
     aligns: bool,
     phase: RepairPhase,
     /// Numbers of posts; those of earlier phases are below.
@@ -62,9 +65,8 @@ pub(super) struct Repair {
 impl Repair {
     pub(super) fn new(
         layout: PoolLayout,
-        before: NodeSet,
-        after: NodeSet,
-        doubtful: BTreeSet<SlotId>,
+        (before, after): (NodeSet, NodeSet),
+        (doubtful, objects): (BTreeSet<SlotId>, BTreeSet<LogicalAddress>),
         aligns: bool,
     ) -> Repair {
         Repair {
@@ -72,6 +74,7 @@ impl Repair {
             before,
             after,
             doubtful,
+            objects,
             aligns,
             phase: RepairPhase::Tables,
             next: 0,
@@ -92,9 +95,16 @@ impl Repair {
         self.phase == RepairPhase::Done
     }
 
-    /// What a doubtful slot came to say.
-    pub(super) fn word_of(&self, slot: SlotId) -> Option<SlotWord> {
-        self.words.get(&slot).copied()
+    /// What the slot came to say that leads to a doubt's object, or else the slot that it names.
+    pub(super) fn verdict(&self, doubt: &Doubt) -> Option<Verdict> {
+        let address = |word: SlotWord| word.as_live().map(|live| live.address);
+        let leads_there = |(id, word): &(&SlotId, &SlotWord)| {
+            id.partition == doubt.slot.partition
+                && address(doubt.new).is_some()
+                && address(**word) == address(doubt.new)
+        };
+        let there = self.words.iter().find(leads_there).or_else(|| self.words.get_key_value(&doubt.slot));
+        there.map(|(&slot, &word)| Verdict { slot, word })
     }
 
     /// Blocks that slots lead into.
@@ -187,7 +197,8 @@ impl Repair {
                 let blocks =
                     copies.iter().filter_map(|(_, word)| self.layout.block_of(word.as_live()?.address));
                 self.referenced.extend(blocks);
-                if self.doubtful.contains(&id) {
+                let is_objects = first.as_live().is_some_and(|live| self.objects.contains(&live.address));
+                if self.doubtful.contains(&id) || is_objects {
                     self.words.insert(id, first);
                 }
                 if copies.iter().any(|(_, word)| *word != first) {

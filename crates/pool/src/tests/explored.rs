@@ -14,31 +14,31 @@ const STATES_MAX: u64 = 3_000_000;
 const QUARANTINE_NS: Nanos = 1_000_000_000;
 
 /// A key with the fingerprint of key 0. In a sub-table of one group all keys have the same buckets.
-fn twin() -> u64 {
+pub(super) fn twin() -> u64 {
     let fingerprint = |key: u64| KeyHash::of(&key_bytes(key)).fingerprint();
     (1..).find(|&key| fingerprint(key) == fingerprint(0)).unwrap()
 }
 
 /// What each client asks before, so that it has memory: a put of a key of its own.
-fn with_memory(clients: u16) -> Vec<(u16, Ask)> {
+pub(super) fn with_memory(clients: u16) -> Vec<(u16, Ask)> {
     (0..clients)
         .map(|client| (client, Put(1_000_000 + u64::from(client), 900 + u64::from(client), Any)))
         .collect()
 }
 
 /// The same, and key 0 is there, in client 0's memory.
-fn with_key(clients: u16) -> Vec<(u16, Ask)> {
+pub(super) fn with_key(clients: u16) -> Vec<(u16, Ask)> {
     let mut before = with_memory(clients);
     before.push((0, Put(0, 1, Any)));
     before
 }
 
-fn try_all(setup: Setup) -> Result<Explored, Wrong> {
+pub(super) fn try_all(setup: Setup) -> Result<Explored, Wrong> {
     explore(World::new(setup).unwrap(), STATES_MAX)
 }
 
 /// No order is wrong, and there are at least so many ends.
-fn all_orders(what: &str, setup: Setup, ends: u64) {
+pub(super) fn all_orders(what: &str, setup: Setup, ends: u64) {
     match try_all(setup) {
         Ok(explored) => {
             assert!(explored.ends >= ends && explored.endless == 0, "{what}: {explored:?}");
@@ -48,12 +48,12 @@ fn all_orders(what: &str, setup: Setup, ends: u64) {
 }
 
 /// Some order is wrong: what a repair that was left out is for.
-fn some_history_is_wrong(what: &str, setup: Setup) {
+pub(super) fn some_history_is_wrong(what: &str, setup: Setup) {
     some_order_is_wrong(what, Setup { is_history_all: true, ..setup });
 }
 
 /// Some history is wrong, or what is in memory at the end.
-fn some_order_is_wrong(what: &str, setup: Setup) {
+pub(super) fn some_order_is_wrong(what: &str, setup: Setup) {
     match try_all(setup) {
         Ok(explored) => panic!("{what} is left out, and nothing is wrong: {explored:?}"),
         // Somebody who waits for ever is no wrong answer.

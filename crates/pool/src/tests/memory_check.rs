@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::bucket::{KeyHash, slot_offset, table_slots};
-use crate::client::Slab;
+use crate::client::{Client, Slab};
 use crate::object::{Object, ObjectKind};
 use crate::region::{BlockEntry, BlockId, MemoryNode, NodeSet, PoolLayout, SlotId};
 use crate::word::SlotWord;
@@ -76,4 +76,22 @@ pub(super) fn check_memory<'m>(
         Some(block) => Err(format!("{block:?} is two clients'")),
         None => Ok(()),
     }
+}
+
+/// What a proxy answers from is what memory nodes have.
+pub(super) fn check_proxy<'m>(
+    layout: &PoolLayout,
+    living: NodeSet,
+    memory: impl Fn(MemoryNode, u16) -> Option<&'m [u8]>,
+    client: &Client,
+) -> Result<(), String> {
+    for (partition, bytes) in client.proxy_tables() {
+        let table = layout.table_address(partition);
+        let node = layout.living_replicas(table.region, living).first().copied();
+        let there = node.and_then(|node| memory(node, table.region)?.get(table.offset as usize..));
+        if there.and_then(|there| there.get(..bytes.len())) != Some(bytes) {
+            return Err(format!("the proxy of partition {partition} has other words than memory nodes"));
+        }
+    }
+    Ok(())
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use hedgerow_device::Random;
 use hedgerow_sim::{Call, Effect, History, Precondition};
 
-use super::memory_check::check_memory;
+use super::memory_check::{check_memory, check_proxy};
 use crate::client::{ClientAnswer, ClientCall, ClientCounters, ClientOptions, Condition, Outcome, Request};
 use crate::cluster::{Cluster, ClusterOptions};
 use crate::fabric::sim::{SimCounters, SimOptions};
@@ -28,6 +28,8 @@ pub(super) struct Plan {
     /// One call in so many comes with a failure of each kind; 0: none.
     pub(super) compute_crash_one_in: u64,
     pub(super) suspicion_one_in: u64,
+    /// One call in so many comes with a partition that gets a proxy, or loses it; 0: none.
+    pub(super) assign_one_in: u64,
     pub(super) memory_losses: u64,
     /// A second memory node is lost before the configuration without the first one begins.
     pub(super) loses_two_at_once: bool,
@@ -50,6 +52,8 @@ impl Plan {
             housekeeping_ns: 100_000,
             depth: 4,
             cached_keys: 8,
+            rpc_retry_ns: 60_000,
+            lease_ns: 400_000,
         };
         Plan {
             seed,
@@ -61,6 +65,7 @@ impl Plan {
             repairs: Repairs::ALL,
             compute_crash_one_in: 60,
             suspicion_one_in: 120,
+            assign_one_in: if seed.is_multiple_of(3) { 0 } else { 25 },
             memory_losses: seed % 3,
             loses_two_at_once: seed.is_multiple_of(2),
             reads: 4,
@@ -80,6 +85,7 @@ pub(super) struct Report {
     pub(super) client: ClientCounters,
     pub(super) fabric: SimCounters,
     pub(super) manager: ManagerCounters,
+    pub(super) proxy: crate::ProxyCounters,
     pub(super) crashes: u64,
     pub(super) losses: u64,
 }
@@ -139,7 +145,7 @@ impl Run {
             layout: plan.layout,
             compute_nodes: NODES,
             client: plan.client,
-            manager: ManagerOptions { retry_ns: 60_000, prepare_ns: 2_000_000 },
+            manager: ManagerOptions { retry_ns: 60_000, prepare_ns: 2_000_000, lease_ns: 400_000 },
             fabric: plan.fabric,
         };
         Run {
@@ -191,6 +197,7 @@ impl Run {
             client: self.cluster.client_counters(),
             fabric: self.cluster.fabric().counters(),
             manager: self.cluster.manager().counters(),
+            proxy: self.cluster.proxy_counters(),
             crashes: self.crashes,
             losses: self.losses,
         };
@@ -294,6 +301,11 @@ impl Run {
                 }
             }
         }
+        if self.one_in(self.plan.assign_one_in) {
+            let partition = self.random.below(self.plan.layout.partitions().into()) as u16;
+            let proxy = (self.random.below(4) > 0).then_some(node);
+            self.cluster.tell_manager(ManagerCall::Assign(partition, proxy));
+        }
         if self.one_in(self.plan.suspicion_one_in) {
             self.later.push((soon, Later::Suspect(node)));
         }
@@ -379,8 +391,12 @@ impl Run {
         if clients.clone().any(|client| client.is_preparing() && !is_member(&client)) {
             return Err("a client that was given up was never told".into());
         }
-        let slabs: Vec<_> = clients.filter(is_member).map(|client| client.slab()).collect();
+        let members: Vec<_> = clients.filter(is_member).collect();
+        let slabs: Vec<_> = members.iter().map(|client| client.slab()).collect();
         let memory = |node, region| self.cluster.fabric().memory(node, region);
+        for client in &members {
+            check_proxy(&self.plan.layout, self.cluster.manager().living(), memory, client)?;
+        }
         check_memory(&self.plan.layout, self.cluster.manager().living(), memory, &slabs)
     }
 }

@@ -11,6 +11,7 @@ fn runs(brief: u64) -> u64 {
 fn every_history_is_linearizable_whatever_fails() {
     let (mut calls, mut open, mut crashes, mut losses) = (0, 0, 0, 0);
     let mut client = crate::client::ClientCounters::default();
+    let mut proxy = crate::ProxyCounters::default();
     let (mut completed, mut undone, mut posthumous, mut refused, mut reclaimed) = (0, 0, 0, 0, 0);
     for seed in 0..runs(2000) {
         let mut plan = Plan::new(seed);
@@ -24,6 +25,7 @@ fn every_history_is_linearizable_whatever_fails() {
         crashes += report.crashes;
         losses += report.losses;
         client = client.plus(report.client);
+        proxy = proxy.plus(report.proxy);
         completed += report.manager.completed;
         undone += report.manager.undone;
         reclaimed += report.manager.reclaimed;
@@ -32,7 +34,7 @@ fn every_history_is_linearizable_whatever_fails() {
     }
     let all = format!(
         "{calls} calls, {open} open, {crashes} crashes, {losses} losses, {completed} completed, {undone} undone, \
-         {posthumous} posthumous, {refused} refused, {reclaimed} reclaimed, {client:?}"
+         {posthumous} posthumous, {refused} refused, {reclaimed} reclaimed, {client:?}, {proxy:?}"
     );
     // What is to be survived has happened.
     assert!(calls > 1000 && open > 10 && crashes > 10 && losses > 10 && completed > 5, "{all}");
@@ -41,6 +43,8 @@ fn every_history_is_linearizable_whatever_fails() {
         client.absorbed > 10 && client.arbitrated > 10 && client.cache_hits > 100 && client.released > 5,
         "{all}"
     );
+    assert!(proxy.reads > 1000 && proxy.changes > 1000 && proxy.repeated > 10, "{all}");
+    assert!(proxy.combined > 10 && proxy.stale > 10, "{all}");
     assert!(client.late > 0 && client.collected > 100, "{all}");
     assert!(client.verdicts_applied > 5 && client.verdicts_refused > 5, "{all}");
 }

@@ -2,7 +2,7 @@
 //!
 //! Owns the state: the product's own machines, memory, and what is under way between them. Promises that a step is either a choice or commutes with everything that can happen before the next choice. What is a choice:
 //! when a call begins; when an operation on the index, on memory that was used before, or on other than fresh memory is executed; when a completion is delivered, if something can fail; when a client hears of a
-//! configuration, when a fence holds, when somebody crashes, is suspected or lost. What is not: objects into memory in which nothing ever was, since no word leads there; completions that are not the last of their round, since
+//! configuration, when a request to a proxy or its answer comes, when a fence holds, when somebody crashes, is suspected or lost. What is not: objects into memory in which nothing ever was, since no word leads there; completions that are not the last of their round, since
 //! the machine only puts them by; messages of agents and to them. An answer is given as soon as it can be: that is the hardest to explain. Must not know how it is searched.
 
 use std::collections::BTreeMap;
@@ -11,13 +11,14 @@ use std::hash::{Hash, Hasher};
 use std::rc::Rc;
 
 use super::asked::{Ask, Asked};
-use super::memory_check::check_memory;
+use super::memory_check::{check_memory, check_proxy};
 use crate::agent::Agent;
 use crate::client::{Client, ClientCall, ClientOptions};
 use crate::fabric::sim::memory::{NodeMemory, Piece, room_for};
 use crate::fabric::{Batch, Nanos, NodeId, OpResult, PostError, PostResult, RemoteOp, SessionId};
 use crate::machine::{In, Out};
 use crate::manager::{Manager, ManagerCall, ManagerOptions};
+use crate::proxy::PROXY_POST;
 use crate::region::{MemoryNode, PoolLayout, RemoteAddress};
 use crate::repairs::Repairs;
 use crate::wire::Message;
@@ -33,6 +34,11 @@ pub(super) struct Setup {
     pub(super) quarantine_ns: Nanos,
     pub(super) timeout_ns: Nanos,
     pub(super) cached_keys: usize,
+    /// Partition 0 has this client as its proxy from the beginning.
+    pub(super) proxy: Option<u16>,
+    pub(super) rpc_retry_ns: Nanos,
+    /// The manager may be told these, each at any moment and once.
+    pub(super) assigns: Vec<ManagerCall>,
     /// Asked before, one after the other, by the client of that number.
     pub(super) before: Vec<(u16, Ask)>,
     /// What each client asks, one after the other.
@@ -63,6 +69,9 @@ impl Setup {
             quarantine_ns: 1_000_000_000,
             timeout_ns: 2 * HORIZON,
             cached_keys: 0,
+            proxy: None,
+            rpc_retry_ns: 4 * HORIZON,
+            assigns: Vec::new(),
             before,
             programs,
             crashes: Vec::new(),
@@ -76,7 +85,8 @@ impl Setup {
     }
 
     fn fails(&self) -> bool {
-        !(self.crashes.is_empty() && self.suspects.is_empty() && self.losses.is_empty())
+        let is_quiet = self.crashes.is_empty() && self.suspects.is_empty() && self.losses.is_empty();
+        !(is_quiet && self.assigns.is_empty())
     }
 }
 
@@ -191,6 +201,7 @@ pub(super) struct World {
     crashes: Vec<u16>,
     suspects: Vec<u16>,
     losses: Vec<u8>,
+    assigns: Vec<ManagerCall>,
     jumps: Vec<Nanos>,
     early_ticks: u8,
     /// Nothing may fail and no program begins: what is asked before.
@@ -209,8 +220,11 @@ impl World {
             housekeeping_ns: 4 * HORIZON,
             depth: 4,
             cached_keys: setup.cached_keys,
+            rpc_retry_ns: setup.rpc_retry_ns,
+            lease_ns: HORIZON / 4,
         };
-        let manager = ManagerOptions { retry_ns: 2 * HORIZON, prepare_ns: 2 * HORIZON };
+        let manager =
+            ManagerOptions { retry_ns: 2 * HORIZON, prepare_ns: 2 * HORIZON, lease_ns: HORIZON / 4 };
         let mut world = World {
             now: 1_000_000,
             clients: BTreeMap::new(),
@@ -227,6 +241,7 @@ impl World {
             crashes: setup.crashes.clone(),
             suspects: setup.suspects.clone(),
             losses: setup.losses.clone(),
+            assigns: setup.assigns.clone(),
             jumps: setup.jumps.clone(),
             early_ticks: setup.early_ticks,
             is_before: true,
@@ -253,6 +268,10 @@ impl World {
         }
         for (number, ask) in world.setup.clone().before.clone() {
             world.ask(NodeId(number), &ask);
+            world.run_on()?;
+        }
+        if let Some(proxy) = world.setup.proxy {
+            world.call_manager(ManagerCall::Assign(0, Some(NodeId(proxy))));
             world.run_on()?;
         }
         world.is_before = false;
@@ -308,7 +327,7 @@ impl World {
         sum(&mut self.fenced.iter().map(hash_of)).hash(&mut hasher);
         sum(&mut self.fences.iter().map(hash_of)).hash(&mut hasher);
         sum(&mut self.wakes.iter().map(hash_of)).hash(&mut hasher);
-        (&self.tells, &self.crashes, &self.suspects, &self.losses).hash(&mut hasher);
+        (&self.tells, &self.crashes, &self.suspects, &self.losses, &self.assigns).hash(&mut hasher);
         (&self.jumps, self.early_ticks, &self.asked).hash(&mut hasher);
         hasher.finish()
     }
@@ -321,6 +340,10 @@ impl World {
         self.setup.layout.block_address(crate::region::BlockId { region: 0, number: 0 }).offset
     }
 
+    fn index_at(&self) -> u32 {
+        self.setup.layout.table_address(0).offset
+    }
+
     fn may_fail(&self) -> bool {
         !self.is_before && self.setup.fails()
     }
@@ -329,7 +352,8 @@ impl World {
     fn failures_are_left(&self) -> bool {
         let is_up = |number: &u16| self.is_up(NodeId(*number));
         let compute = self.crashes.iter().chain(&self.suspects).any(is_up);
-        !self.is_before && (compute || !self.losses.is_empty() || !self.tells.is_empty())
+        let told = !self.losses.is_empty() || !self.tells.is_empty() || !self.assigns.is_empty();
+        !self.is_before && (compute || told)
     }
 
     /// Whether somebody's operation on the index is under way, other than the manager's.
@@ -342,6 +366,11 @@ impl World {
     fn commutes(&self, flight: &Flight, op: usize) -> bool {
         let (at, len) = flight.batch[op].extent();
         if flight.from == NodeId::MANAGER {
+            // Block tables and bitmaps of who is gone: nobody who works looks at them, and agents' entries are never taken back by them.
+            let is_write = matches!(flight.batch[op], RemoteOp::Write(..));
+            if at.offset < self.index_at() || is_write && !self.is_index(at) {
+                return true;
+            }
             // Its own writes for an epoch that it began again are among those that may come late.
             let begins_again = self.setup.losses.len() > 1 && matches!(flight.batch[op], RemoteOp::Write(..));
             return !self.index_is_in_use() && !self.failures_are_left() && !begins_again;
@@ -350,6 +379,8 @@ impl World {
             return true;
         }
         match flight.batch[op] {
+            // A proxy's: nobody but the manager reads them.
+            RemoteOp::Write(..) if self.is_index(at) => !self.may_fail(),
             _ if self.is_index(at) => false,
             RemoteOp::Write(..) => {
                 let memory = self.memories.get(&flight.to).and_then(|memory| memory.what.region(at.region));
@@ -383,7 +414,9 @@ impl World {
                 };
                 let is_put_by = self.flights.iter().any(is_last) || flight.tag >> 32 == u64::from(u32::MAX);
                 let is_pools = !self.clients.contains_key(&flight.from);
-                if is_dead || is_put_by || !self.may_fail() || is_pools {
+                // A slot is locked until the last of them.
+                let is_proxys = flight.tag >> 32 == u64::from(PROXY_POST) && !self.is_before;
+                if is_dead || is_put_by || !self.may_fail() && !is_proxys || is_pools {
                     return Some(Choice::Complete(flight.from, flight.tag));
                 }
                 continue;
@@ -404,7 +437,8 @@ impl World {
         let is_choice = |(to, bytes): &&(NodeId, Rc<Vec<u8>>)| {
             let message = Message::decode(bytes).map(|(_, message)| message);
             let is_told = matches!(message, Ok(Message::Prepare { .. } | Message::View { .. }));
-            self.may_fail() && is_told && self.is_up(*to)
+            let is_rpc = matches!(message, Ok(Message::Index(_))) && !self.is_before;
+            (self.may_fail() && is_told || is_rpc) && self.is_up(*to)
         };
         self.messages.iter().position(|message| !is_choice(&message)).map(Choice::Deliver)
     }
@@ -456,7 +490,7 @@ impl World {
                 choices.push(Choice::Lose(MemoryNode(node), false));
             }
         }
-        choices.extend(self.tells.iter().copied().map(Choice::Tell));
+        choices.extend(self.tells.iter().chain(&self.assigns).copied().map(Choice::Tell));
         if !self.jumps.is_empty() && (self.asked.is_waiting() || !self.flights.is_empty()) {
             choices.push(Choice::Jump);
         }
@@ -492,6 +526,7 @@ impl World {
             Choice::Lose(node, tells) => self.lose(node, tells),
             Choice::Tell(call) => {
                 self.tells.retain(|other| *other != call);
+                self.assigns.retain(|other| *other != call);
                 self.call_manager(call);
             }
             Choice::Tick(node) => {
@@ -656,9 +691,12 @@ impl World {
         let is_member = |client: &&Part<Client>| {
             client.what.session().is_some_and(|session| self.manager.what.has_session(session))
         };
-        let slabs: Vec<_> =
-            self.clients.values().filter(is_member).map(|client| client.what.slab()).collect();
+        let members: Vec<_> = self.clients.values().filter(is_member).collect();
+        let slabs: Vec<_> = members.iter().map(|client| client.what.slab()).collect();
         let memory = |node: MemoryNode, region: u16| self.memories.get(&node)?.what.region(region);
+        for client in &members {
+            check_proxy(&self.setup.layout, self.manager.what.living(), memory, &client.what)?;
+        }
         check_memory(&self.setup.layout, self.manager.what.living(), memory, &slabs)
     }
 }

@@ -1,0 +1,204 @@
+//! Finding and changing a key of a partition that has a proxy.
+//!
+//! Owns the requests to proxies, and what follows from their answers. Promises that nothing is concluded from the index on memory nodes, which runs ahead of the proxy (hole 7 of FlexKV), and that a change is not asked for again
+//! under another number unless the first one certainly did not happen. Must not know how a proxy decides.
+
+use super::operation::{Next, Operation, Outcome, Request, Step};
+use super::slot_change::Purpose;
+use super::submission::Submission;
+use super::{Client, ClientAnswer, Condition};
+use crate::fabric::{Batch, Nanos};
+use crate::machine::Out;
+use crate::object::Generation;
+use crate::region::MemoryNode;
+use crate::rpc::{ANY_SLOT, IndexChange, IndexRpc, SlotAndWord, WriteStatus};
+use crate::wire::{Message, Owner, Verdict};
+use crate::word::{LiveWord, SlotWord};
+
+impl Client {
+    pub(super) fn owner_of(&self, operation: &Operation) -> Option<Owner> {
+        self.owners.get(&operation.hash.partition(self.layout.partition_bits)).copied()
+    }
+
+    fn next_sequence(&mut self) -> u32 {
+        self.next_sequence += 1;
+        self.next_sequence
+    }
+
+    /// Asks the proxy which slots may have the key, and writes the object meanwhile.
+    pub(super) fn ask_index(&mut self, operation: &mut Operation, writes: Vec<(MemoryNode, Batch)>) -> Next {
+        let (epoch, session) = self.view.map_or((0, 0), |view| (view.epoch, view.session.0));
+        let sequence = self.next_sequence();
+        operation.step = Step::Ask;
+        Next::Ask(IndexRpc::Read { epoch, session, sequence, hash: operation.hash }, writes)
+    }
+
+    /// The proxy said which.
+    pub(super) fn words_came(&mut self, operation: &mut Operation, now: Nanos) -> Next {
+        let Some(IndexRpc::Words { words, all, free, .. }) = operation.reply.take() else {
+            return self.again_soon(operation, now);
+        };
+        operation.seen.clone_from(&words);
+        let is_put = matches!(operation.call.request, Request::Put(..));
+        let free = free.then_some((ANY_SLOT, SlotWord::NEVER_USED));
+        if words.is_empty() || all && !is_put {
+            return self.found(operation, Vec::new(), free, now);
+        }
+        let mut reads = Vec::with_capacity(words.len());
+        for &(_, word) in &words {
+            match self.read_object(word) {
+                Some(read) => reads.push(read),
+                None => return Next::Finish(Outcome::Unavailable),
+            }
+        }
+        operation.step = Step::Candidates { words, free, all };
+        Next::Post(reads)
+    }
+
+    /// Asks for a change. `was_absent`: no slot had the key.
+    pub(super) fn submit(
+        &mut self,
+        operation: &mut Operation,
+        purpose: Purpose,
+        (slot, expected): SlotAndWord,
+        was_absent: bool,
+    ) -> Next {
+        let word = match (&operation.object, purpose) {
+            (Some(own), Purpose::Store) => SlotWord::live(LiveWord {
+                fingerprint: operation.hash.fingerprint(),
+                units: own.units,
+                address: own.address,
+                version: 0,
+            }),
+            _ => SlotWord::NEVER_USED,
+        };
+        let combines = matches!(operation.call.request, Request::Put(_, Condition::Any))
+            && purpose == Purpose::Store
+            && !was_absent;
+        let seen = was_absent.then(|| operation.seen.clone());
+        let change = IndexChange { slot, expected, word, combines, seen };
+        let (epoch, session) = self.view.map_or((0, 0), |view| (view.epoch, view.session.0));
+        let sequence = self.next_sequence();
+        let open = self.operations.values().filter_map(|other| other.rpc.as_ref());
+        let acknowledged = open.map(|rpc| rpc.identity().2).min().unwrap_or(sequence);
+        let partition = operation.hash.partition(self.layout.partition_bits);
+        operation.step = Step::Submit(Submission { purpose, partition, change: change.clone() });
+        let hash = operation.hash;
+        Next::Ask(IndexRpc::Write { epoch, session, sequence, acknowledged, hash, change }, Vec::new())
+    }
+
+    /// The proxy said what became of it.
+    pub(super) fn was_submitted(
+        &mut self,
+        operation: &mut Operation,
+        submission: &Submission,
+        now: Nanos,
+    ) -> Next {
+        let Some(IndexRpc::Written { status, slot, old, new, .. }) = operation.reply.take() else {
+            return self.again_soon(operation, now);
+        };
+        match status {
+            WriteStatus::Done => self.has_changed(operation, submission.purpose, (slot, old, new), now),
+            WriteStatus::Absorbed => self.absorbed(operation),
+            WriteStatus::Conflict => {
+                self.counters.lost += 1;
+                Next::Again
+            }
+            WriteStatus::Full => Next::Finish(Outcome::Full),
+            WriteStatus::Busy => self.again_soon(operation, now),
+        }
+    }
+
+    /// An answer of a proxy.
+    pub(super) fn proxy_answered(&mut self, rpc: IndexRpc, now: Nanos, out: &mut Vec<Out<ClientAnswer>>) {
+        let identity = rpc.identity();
+        let is_ours = |operation: &Operation| {
+            operation.reply.is_none()
+                && operation.rpc.as_ref().is_some_and(|asked| asked.identity() == identity)
+        };
+        let found = self.operations.iter_mut().find(|(_, operation)| is_ours(operation));
+        let Some((&id, operation)) = found else { return };
+        operation.reply = Some(rpc);
+        if !operation.is_waiting() {
+            operation.is_held = true;
+            if !self.is_paused() {
+                self.advance(id, now, out);
+            }
+        }
+    }
+
+    /// Sends a request, and again while nothing is answered.
+    pub(super) fn send_rpc(
+        &mut self,
+        id: u32,
+        operation: &mut Operation,
+        now: Nanos,
+        out: &mut Vec<Out<ClientAnswer>>,
+    ) {
+        let (Some(rpc), Some(owner)) = (operation.rpc.clone(), self.owner_of(operation)) else { return };
+        out.push(Out::Send { to: owner.node, bytes: Message::Index(rpc).encode(self.node.0) });
+        let at = now.saturating_add(self.options.rpc_retry_ns.max(1));
+        operation.resend_at = Some(at);
+        self.timers.insert((at, id));
+    }
+
+    /// The time has come to ask again.
+    pub(super) fn resend(&mut self, id: u32, at: Nanos, now: Nanos, out: &mut Vec<Out<ClientAnswer>>) {
+        let Some(mut operation) = self.operations.remove(&id) else { return };
+        if operation.resend_at == Some(at) && operation.is_waiting_for_reply() {
+            match self.is_paused() {
+                // Nobody would answer.
+                true => operation.resend_at = None,
+                false => self.send_rpc(id, &mut operation, now, out),
+            }
+        }
+        self.operations.insert(id, operation);
+    }
+
+    /// What became of a change that a proxy was asked for when the configuration changed; an outcome if the call is done by it.
+    ///
+    /// A slot that leads to the object says that it happened, one that has what was expected that it did not. Otherwise others have written since, before or after it, and nobody knows.
+    pub(super) fn resolve_submission(
+        &mut self,
+        operation: &mut Operation,
+        submission: &Submission,
+        verdicts: &[Verdict],
+        now: Nanos,
+    ) -> Option<Outcome> {
+        if operation.reply.is_some() {
+            return match self.was_submitted(operation, submission, now) {
+                Next::Finish(outcome) => Some(outcome),
+                _ => None,
+            };
+        }
+        if !self.repairs.verdicts || !submission.purpose.is_the_calls() {
+            return None;
+        }
+        let change = &submission.change;
+        let address = change.word.as_live().map(|live| live.address);
+        let of_partition =
+            || verdicts.iter().filter(|verdict| verdict.slot.partition == submission.partition);
+        let applied = of_partition()
+            .find(|verdict| address.is_some() && verdict.word.as_live().map(|live| live.address) == address);
+        if let Some(verdict) = applied {
+            self.counters.verdicts_applied += 1;
+            let what = (verdict.slot.slot, change.expected, verdict.word);
+            return match self.has_changed(operation, submission.purpose, what, now) {
+                Next::Finish(outcome) => Some(outcome),
+                _ => None,
+            };
+        }
+        let there = of_partition().find(|verdict| verdict.slot.slot == change.slot).map(|one| one.word);
+        if there == Some(change.expected) {
+            self.counters.verdicts_refused += 1;
+            return None;
+        }
+        operation.object = None;
+        operation.claim_object = None;
+        Some(Outcome::Indeterminate)
+    }
+
+    pub(super) fn stored(&self, operation: &mut Operation) -> Generation {
+        operation.object.take().map_or(Generation(0), |object| object.generation)
+    }
+}

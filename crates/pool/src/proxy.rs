@@ -1,0 +1,518 @@
+//! The proxy of partitions, on a compute node: it alone changes their index, and answers from a copy in its own memory.
+//!
+//! Owns the words of its partitions, in one epoch. Promises that a word is answered only after all copies on memory nodes have it, that a request is executed once, and that a key is in one slot. Must not know keys or objects.
+//!
+//! Clients write objects themselves, say which slot they mean and what it must have, and ask which slots may have a key: FlexKV's proxied mode (arXiv 2512.16148, section 5), with repairs.
+//!
+//! * A change locks its slot, and if the key was absent the key's hash. What it expects is compared under the lock, before anything is written (holes 5 and 6).
+//! * A key that was absent comes with the words of its fingerprint that the writer saw to be other keys'. If they are not what is there now, the key may be there: the writer looks again (hole 8).
+//! * Then all copies are written, and once all are acknowledged the own word: this is when the change happens. While a memory node does not answer the slot stays locked, and the manager decides.
+//! * Writers without a condition that wait for one slot and expect a word of the same key are *combined*: the last is done, the others count as done just before it and are answered after it (hole 10).
+//! * Words are answered only while the lease holds: nobody takes a partition over before it is over (hole 13). Changes need no lease: where the session is fenced they are never acknowledged.
+//! * Answers are kept until the session says that it has them (section 6 of the paper leaves repeated requests open).
+//! * Requests of another epoch are passed over; nothing is kept from one epoch to the next.
+
+mod table;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::bucket::KeyHash;
+use crate::fabric::{Nanos, NodeId, OpResult, PostResult, RemoteOp, SessionId};
+use crate::machine::Out;
+use crate::region::{NodeSet, PoolLayout, SlotId};
+use crate::repairs::Repairs;
+use crate::rpc::{ANY_SLOT, IndexChange, IndexRpc, WriteStatus};
+use crate::wire::Message;
+use crate::word::SlotWord;
+use table::ProxyTable;
+
+/// What tags of its posts begin with.
+pub(crate) const PROXY_POST: u32 = u32::MAX - 1;
+/// Requests that wait, at most; more are told so.
+const WAITING_MAX: usize = 64;
+/// Requests of a session whose answers are kept, at most: more than it may have under way.
+const KEPT_MAX: usize = 256;
+
+/// In which epoch, as whom, with which memory nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Grant {
+    pub(crate) epoch: u32,
+    pub(crate) session: SessionId,
+    pub(crate) living: NodeSet,
+}
+
+/// A write that was asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct WriteRequest {
+    from: NodeId,
+    session: u16,
+    sequence: u32,
+    hash: KeyHash,
+    change: IndexChange,
+}
+
+/// A change on its way to all copies.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct PendingChange {
+    partition: u16,
+    request: WriteRequest,
+    slot: u32,
+    old: SlotWord,
+    new: SlotWord,
+    /// Combined with it.
+    absorbs: Vec<WriteRequest>,
+    /// Words of the same key that the slot had, the present one last.
+    lineage: Vec<SlotWord>,
+    /// Copies that have not acknowledged it.
+    missing: usize,
+}
+
+/// What was answered to a session, or is on its way: by sequence.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+struct Served {
+    acknowledged: u32,
+    answers: BTreeMap<u32, Option<IndexRpc>>,
+}
+
+/// Counts of what a proxy did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ProxyCounters {
+    /// Look-ups answered.
+    pub reads: u64,
+    /// Changes done.
+    pub changes: u64,
+    /// Changes that counted as done just before another one.
+    pub combined: u64,
+    /// Requests that came again.
+    pub repeated: u64,
+    /// Requests of another epoch.
+    pub stale: u64,
+}
+
+impl ProxyCounters {
+    /// The sums of both.
+    pub fn plus(self, other: ProxyCounters) -> ProxyCounters {
+        ProxyCounters {
+            reads: self.reads + other.reads,
+            changes: self.changes + other.changes,
+            combined: self.combined + other.combined,
+            repeated: self.repeated + other.repeated,
+            stale: self.stale + other.stale,
+        }
+    }
+}
+
+// Counters tell no states apart.
+impl std::hash::Hash for ProxyCounters {
+    fn hash<H: std::hash::Hasher>(&self, _: &mut H) {}
+}
+
+/// The machine, which is part of its node's client: they share session, epoch and lease.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Proxy {
+    node: NodeId,
+    layout: PoolLayout,
+    lease_ns: Nanos,
+    repairs: Repairs,
+    grant: Option<Grant>,
+    /// Nothing is answered any more but changes that are under way.
+    is_stopped: bool,
+    /// None: it is being read.
+    tables: BTreeMap<u16, Option<ProxyTable>>,
+    loading: BTreeMap<u16, u16>,
+    pending: BTreeMap<u16, PendingChange>,
+    next_post: u16,
+    waiting: VecDeque<WriteRequest>,
+    served: BTreeMap<u16, Served>,
+    /// What cannot be answered yet: of an epoch to come, of a table that is not read yet, without a lease.
+    early: VecDeque<(NodeId, IndexRpc)>,
+    lease_until: Nanos,
+    /// The renewal that is not answered, and when it was sent.
+    renewal: Option<(u32, Nanos)>,
+    next_renewal: u32,
+    pub(crate) counters: ProxyCounters,
+}
+
+impl Proxy {
+    pub(crate) fn new(node: NodeId, layout: PoolLayout, lease_ns: Nanos, repairs: Repairs) -> Proxy {
+        Proxy {
+            node,
+            layout,
+            lease_ns,
+            repairs,
+            grant: None,
+            is_stopped: true,
+            tables: BTreeMap::new(),
+            loading: BTreeMap::new(),
+            pending: BTreeMap::new(),
+            next_post: 0,
+            waiting: VecDeque::new(),
+            served: BTreeMap::new(),
+            early: VecDeque::new(),
+            lease_until: 0,
+            renewal: None,
+            next_renewal: 0,
+            counters: ProxyCounters::default(),
+        }
+    }
+
+    /// A new epoch: these partitions are its own, and nothing is left of the last one. Returns how many posts there are.
+    pub(crate) fn install<A>(
+        &mut self,
+        now: Nanos,
+        grant: Grant,
+        partitions: Vec<u16>,
+        out: &mut Vec<Out<A>>,
+    ) -> u32 {
+        self.grant = Some(grant);
+        self.is_stopped = false;
+        self.tables = partitions.iter().map(|&partition| (partition, None)).collect();
+        self.loading.clear();
+        self.pending.clear();
+        self.waiting.clear();
+        self.served.clear();
+        self.lease_until = 0;
+        self.renewal = None;
+        let mut posts = 0;
+        for partition in partitions {
+            let at = self.layout.table_address(partition);
+            let replicas = self.layout.living_replicas(at.region, grant.living);
+            // Where all copies are lost nobody is answered.
+            let Some(&to) = replicas.first() else { continue };
+            let bytes = crate::bucket::table_bytes(self.layout.groups) as u32;
+            self.next_post = self.next_post.wrapping_add(1);
+            self.loading.insert(self.next_post, partition);
+            let tag = tag(self.next_post, 0);
+            let batch = vec![RemoteOp::Read(at, bytes)];
+            out.push(Out::Post { session: grant.session, to, batch, tag });
+            posts += 1;
+        }
+        if !self.tables.is_empty() {
+            self.renew(now, out);
+        }
+        posts + self.try_early(now, out)
+    }
+
+    /// Another epoch is prepared: nothing more begins, and nothing more is answered from here.
+    pub(crate) fn stop(&mut self) {
+        self.is_stopped = true;
+        self.waiting.clear();
+        self.early.clear();
+    }
+
+    /// The copies that it answers from.
+    #[cfg(test)]
+    pub(crate) fn tables(&self) -> impl Iterator<Item = (u16, &[u8])> {
+        let is_open = !self.is_stopped && self.pending.is_empty();
+        let open = self.tables.iter().filter(move |_| is_open);
+        open.filter_map(|(&partition, table)| Some((partition, table.as_ref()?.bytes())))
+    }
+
+    /// Has its lease go on, if it has anything.
+    pub(crate) fn housekeep<A>(&mut self, now: Nanos, out: &mut Vec<Out<A>>) {
+        if !self.is_stopped && !self.tables.is_empty() && now + self.lease_ns / 2 > self.lease_until {
+            self.renew(now, out);
+        }
+    }
+
+    fn renew<A>(&mut self, now: Nanos, out: &mut Vec<Out<A>>) {
+        let Some(grant) = self.grant else { return };
+        self.next_renewal = self.next_renewal.wrapping_add(1);
+        self.renewal = Some((self.next_renewal, now));
+        let message = Message::Renew { session: grant.session.0, sequence: self.next_renewal };
+        out.push(Out::Send { to: NodeId::MANAGER, bytes: message.encode(self.node.0) });
+    }
+
+    /// The lease goes on, from when that was asked for.
+    pub(crate) fn renewed<A>(&mut self, now: Nanos, sequence: u32, out: &mut Vec<Out<A>>) -> u32 {
+        let Some((_, sent_at)) = self.renewal.filter(|(asked, _)| *asked == sequence) else { return 0 };
+        self.renewal = None;
+        self.lease_until = self.lease_until.max(sent_at.saturating_add(self.lease_ns));
+        self.try_early(now, out)
+    }
+
+    fn try_early<A>(&mut self, now: Nanos, out: &mut Vec<Out<A>>) -> u32 {
+        let early = std::mem::take(&mut self.early);
+        early.into_iter().map(|(from, rpc)| self.asked(now, from, rpc, out)).sum()
+    }
+
+    /// A request came. Returns how many posts there are.
+    pub(crate) fn asked<A>(&mut self, now: Nanos, from: NodeId, rpc: IndexRpc, out: &mut Vec<Out<A>>) -> u32 {
+        let (epoch, ..) = rpc.identity();
+        let own = self.grant.map_or(0, |grant| grant.epoch);
+        if epoch < own && self.repairs.rpc_epoch {
+            self.counters.stale += 1;
+            return 0;
+        }
+        if epoch > own {
+            self.keep_for_later(from, rpc);
+            return 0;
+        }
+        if self.is_stopped {
+            return 0;
+        }
+        match rpc {
+            IndexRpc::Read { hash, .. } => self.read(now, from, hash, rpc, out),
+            IndexRpc::Write { session, sequence, acknowledged, hash, change, .. } => {
+                let request = WriteRequest { from, session, sequence, hash, change };
+                self.write(now, acknowledged, request, out)
+            }
+            IndexRpc::Words { .. } | IndexRpc::Written { .. } => 0,
+        }
+    }
+
+    fn keep_for_later(&mut self, from: NodeId, rpc: IndexRpc) {
+        if self.early.len() < WAITING_MAX && !self.early.iter().any(|(_, other)| *other == rpc) {
+            self.early.push_back((from, rpc));
+        }
+    }
+
+    fn answer<A>(&self, to: NodeId, rpc: IndexRpc, out: &mut Vec<Out<A>>) {
+        out.push(Out::Send { to, bytes: Message::Index(rpc).encode(self.node.0) });
+    }
+
+    fn read<A>(
+        &mut self,
+        now: Nanos,
+        from: NodeId,
+        hash: KeyHash,
+        rpc: IndexRpc,
+        out: &mut Vec<Out<A>>,
+    ) -> u32 {
+        let (epoch, session, sequence) = rpc.identity();
+        let has_lease = now < self.lease_until || !self.repairs.lease;
+        match self.tables.get(&hash.partition(self.layout.partition_bits)) {
+            None => return 0,
+            Some(Some(table)) if has_lease => {
+                let (words, free, all) = table.candidates(hash);
+                self.counters.reads += 1;
+                self.answer(from, IndexRpc::Words { epoch, session, sequence, all, free, words }, out);
+                return 0;
+            }
+            Some(_) => {}
+        }
+        self.keep_for_later(from, rpc);
+        if !has_lease && self.renewal.is_none() {
+            self.renew(now, out);
+        }
+        0
+    }
+
+    fn write<A>(
+        &mut self,
+        now: Nanos,
+        acknowledged: u32,
+        request: WriteRequest,
+        out: &mut Vec<Out<A>>,
+    ) -> u32 {
+        let partition = request.hash.partition(self.layout.partition_bits);
+        let is_loaded = match self.tables.get(&partition) {
+            None => return 0,
+            Some(table) => table.is_some(),
+        };
+        if !is_loaded {
+            let epoch = self.grant.map_or(0, |grant| grant.epoch);
+            let WriteRequest { from, session, sequence, hash, change } = request;
+            self.keep_for_later(
+                from,
+                IndexRpc::Write { epoch, session, sequence, acknowledged, hash, change },
+            );
+            return 0;
+        }
+        let served = self.served.entry(request.session).or_default();
+        served.acknowledged = served.acknowledged.max(acknowledged);
+        let least = served.acknowledged;
+        served.answers.retain(|&sequence, _| sequence >= least);
+        if self.repairs.once {
+            if request.sequence < least {
+                return 0;
+            }
+            if let Some(answer) = served.answers.get(&request.sequence) {
+                self.counters.repeated += 1;
+                if let Some(answer) = answer.clone() {
+                    self.answer(request.from, answer, out);
+                }
+                return 0;
+            }
+            if served.answers.len() >= KEPT_MAX {
+                return 0;
+            }
+        }
+        served.answers.insert(request.sequence, None);
+        if self.waiting.len() >= WAITING_MAX {
+            // Kept, too: were it executed when it comes again, its sender would have asked under another number.
+            let none = SlotWord::NEVER_USED;
+            self.conclude(&request, WriteStatus::Busy, (request.change.slot, none, none), out);
+            return 0;
+        }
+        self.consider(now, request, out)
+    }
+
+    fn written(
+        &self,
+        request: &WriteRequest,
+        status: WriteStatus,
+        slot: u32,
+        old: SlotWord,
+        new: SlotWord,
+    ) -> IndexRpc {
+        let epoch = self.grant.map_or(0, |grant| grant.epoch);
+        let WriteRequest { session, sequence, .. } = *request;
+        IndexRpc::Written { epoch, session, sequence, status, slot, old, new }
+    }
+
+    /// Answers a write, and keeps the answer.
+    fn conclude<A>(
+        &mut self,
+        request: &WriteRequest,
+        status: WriteStatus,
+        (slot, old, new): (u32, SlotWord, SlotWord),
+        out: &mut Vec<Out<A>>,
+    ) {
+        let answer = self.written(request, status, slot, old, new);
+        if let Some(served) = self.served.get_mut(&request.session) {
+            served.answers.insert(request.sequence, Some(answer.clone()));
+        }
+        self.answer(request.from, answer, out);
+    }
+
+    /// Begins a change, refuses it, or lets it wait.
+    fn consider<A>(&mut self, now: Nanos, request: WriteRequest, out: &mut Vec<Out<A>>) -> u32 {
+        let partition = request.hash.partition(self.layout.partition_bits);
+        let in_it = || self.pending.values().filter(|pending| pending.partition == partition);
+        let change = &request.change;
+        let is_new = change.seen.is_some();
+        let hash_is_locked = self.repairs.hash_lock
+            && is_new
+            && in_it().any(|other| other.request.change.seen.is_some() && other.request.hash == request.hash);
+        let slot_is_locked = self.repairs.slot_lock && in_it().any(|other| other.slot == change.slot);
+        if hash_is_locked || slot_is_locked {
+            let answers_early = !self.repairs.absorb_after && change.combines && !is_new;
+            if answers_early {
+                let (slot, none) = (change.slot, SlotWord::NEVER_USED);
+                self.conclude(&request, WriteStatus::Absorbed, (slot, none, none), out);
+            } else {
+                self.waiting.push_back(request);
+            }
+            return 0;
+        }
+        let taken: Vec<u32> =
+            if self.repairs.slot_lock { in_it().map(|other| other.slot).collect() } else { Vec::new() };
+        let Some(Some(table)) = self.tables.get(&partition) else { return 0 };
+        let is_as_seen = change.seen.as_ref().is_none_or(|seen| *seen == table.of_fingerprint(request.hash));
+        let slot = match change.slot {
+            ANY_SLOT => table.free_slot(request.hash, &taken),
+            slot => Some(slot),
+        };
+        let found = slot.and_then(|slot| table.word(request.hash, slot));
+        let is_expected = change.slot == ANY_SLOT || found == Some(change.expected);
+        match (slot, found) {
+            _ if !is_as_seen && self.repairs.negative_set || !is_expected => {
+                let none = SlotWord::NEVER_USED;
+                self.conclude(&request, WriteStatus::Conflict, (change.slot, none, none), out);
+                0
+            }
+            (Some(slot), Some(old)) => self.begin(now, request, (slot, old), (Vec::new(), vec![old]), out),
+            _ => {
+                let none = SlotWord::NEVER_USED;
+                self.conclude(&request, WriteStatus::Full, (ANY_SLOT, none, none), out);
+                0
+            }
+        }
+    }
+
+    /// Writes all copies.
+    fn begin<A>(
+        &mut self,
+        now: Nanos,
+        request: WriteRequest,
+        (slot, old): (u32, SlotWord),
+        (absorbs, mut lineage): (Vec<WriteRequest>, Vec<SlotWord>),
+        out: &mut Vec<Out<A>>,
+    ) -> u32 {
+        let Some(grant) = self.grant else { return 0 };
+        let partition = request.hash.partition(self.layout.partition_bits);
+        let new = match request.change.word.as_live() {
+            Some(live) => SlotWord::live_after(old, live.fingerprint, live.units, live.address),
+            None => SlotWord::tombstone_after(old, now / 1_000_000),
+        };
+        lineage.push(new);
+        let at = self.layout.slot_address(SlotId { partition, slot });
+        let replicas = self.layout.living_replicas(at.region, grant.living);
+        self.next_post = self.next_post.wrapping_add(1);
+        for (copy, &to) in replicas.iter().enumerate() {
+            let batch = vec![RemoteOp::Write(at, new.0.to_le_bytes().to_vec())];
+            out.push(Out::Post { session: grant.session, to, batch, tag: tag(self.next_post, copy) });
+        }
+        let missing = replicas.len();
+        let change = PendingChange { partition, request, slot, old, new, absorbs, lineage, missing };
+        self.pending.insert(self.next_post, change);
+        if !self.repairs.write_through {
+            self.commit(now, self.next_post, out);
+        }
+        missing as u32
+    }
+
+    /// A post is done. Returns how many there are that follow.
+    pub(crate) fn done<A>(&mut self, now: Nanos, low: u32, result: PostResult, out: &mut Vec<Out<A>>) -> u32 {
+        let number = (low >> 16) as u16;
+        // What a lost memory node does not acknowledge is open until the manager has decided.
+        let Ok(results) = result else { return 0 };
+        if let Some(partition) = self.loading.remove(&number) {
+            if let (Some(table), Some(OpResult::Bytes(bytes))) =
+                (self.tables.get_mut(&partition), results.into_iter().next())
+            {
+                *table = Some(ProxyTable::new(&self.layout, partition, bytes));
+            }
+            return self.try_early(now, out);
+        }
+        let Some(pending) = self.pending.get_mut(&number) else { return 0 };
+        pending.missing = pending.missing.saturating_sub(1);
+        if pending.missing > 0 {
+            return 0;
+        }
+        self.commit(now, number, out)
+    }
+
+    /// All copies have the new word: the change happens, and those that waited for it go on.
+    fn commit<A>(&mut self, now: Nanos, number: u16, out: &mut Vec<Out<A>>) -> u32 {
+        let Some(change) = self.pending.remove(&number) else { return 0 };
+        let PendingChange { partition, request, slot, old, new, absorbs, mut lineage, .. } = change;
+        if let Some(Some(table)) = self.tables.get_mut(&partition) {
+            table.set(slot, new);
+        }
+        self.counters.changes += 1;
+        self.counters.combined += absorbs.len() as u64;
+        for absorbed in &absorbs {
+            self.conclude(absorbed, WriteStatus::Absorbed, (slot, old, new), out);
+        }
+        self.conclude(&request, WriteStatus::Done, (slot, old, new), out);
+        if self.is_stopped {
+            return 0;
+        }
+        let is_store = new.as_live().is_some() && request.change.seen.is_none();
+        let combines = |other: &WriteRequest| {
+            let change = &other.change;
+            let is_same_key = change.slot == slot
+                && other.hash.partition(self.layout.partition_bits) == partition
+                && lineage.contains(&change.expected);
+            is_store && change.combines && change.seen.is_none() && is_same_key
+        };
+        let (mut group, rest): (Vec<WriteRequest>, Vec<WriteRequest>) =
+            std::mem::take(&mut self.waiting).into_iter().partition(combines);
+        let mut posts = 0;
+        if let Some(last) = group.pop() {
+            let oldest = lineage.len().saturating_sub(8);
+            lineage.drain(..oldest);
+            posts += self.begin(now, last, (slot, new), (group, lineage), out);
+        }
+        for other in rest {
+            posts += self.consider(now, other, out);
+        }
+        posts
+    }
+}
+
+fn tag(number: u16, copy: usize) -> u64 {
+    u64::from(PROXY_POST) << 32 | u64::from(number) << 16 | copy as u64
+}
