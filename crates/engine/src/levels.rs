@@ -19,8 +19,8 @@ use hedgerow_device::Random;
 use crate::epoch::{Epoch, Guard};
 use crate::group::{DamagedLeaf, Group, GroupFilter, GroupLevels, MergedGroups};
 use crate::index::{
-    Budget, Decision, Index, IndexFull, LeafPosition, Located, NewKey, NodeArena, RowIndex, ScanBatch,
-    ScanEnd, Slot, Tag,
+    Budget, Decision, Index, IndexFull, LeafPosition, Located, LogSlot, NewKey, NodeArena, RowIndex,
+    ScanBatch, ScanEnd, Slot, Tag,
 };
 use crate::log::{Log, LogGuard};
 use crate::sync::Arc;
@@ -451,13 +451,14 @@ impl Levels {
         self.sealed.set_merged(of, which_and_emptied, merged, log)
     }
 
-    /// [`Levels::forget_in_order`] of what a group has that everybody sees, and all appenders have been passed since; returns how many were forgotten. The caller keeps out whoever clears the table.
+    /// [`Levels::forget_in_order`] of what a group has that everybody sees, and all appenders have been passed since; returns how many were forgotten. The caller has an appender locked, and keeps out whoever clears the table.
     pub(crate) fn forget_sealed(
         &self,
         entries: &[(&[u8], Slot)],
         guard: &Guard<'_>,
         forgotten: &mut [bool],
     ) -> u64 {
+        self.sealed.begin_forgetting();
         self.young.remove_in_order(entries, guard, forgotten);
         let count = forgotten.iter().filter(|forgotten| **forgotten).count() as u64;
         self.sealed.count_sealed(count);
@@ -654,9 +655,14 @@ impl Levels {
         self.sealed.begin_move();
     }
 
-    /// Whether something was stored over the entry of a group that led to this offset, since the move began.
-    pub(crate) fn was_stored_over(&self, offset: u64) -> bool {
-        self.sealed.was_stored_over(offset)
+    /// Whether keys have left the young index for a group since the move began: what it found there may be in a group alone by now.
+    pub(crate) fn was_sealed_meanwhile(&self) -> bool {
+        self.sealed.was_sealed_meanwhile()
+    }
+
+    /// Whether something was stored over this entry of a group since the move began.
+    pub(crate) fn was_stored_over(&self, sealed: LogSlot) -> bool {
+        self.sealed.was_stored_over(sealed)
     }
 
     /// So many keys that only groups have count no more: their rows have moved.
@@ -762,7 +768,6 @@ mod tests {
 
     use super::*;
     use crate::db::fixture::options;
-    use crate::index::LogSlot;
 
     fn levels() -> (Levels, Log, Arc<NodeArena>) {
         let sim = CrashSim::new(CrashModel::Pages, 16 << 20);
@@ -818,6 +823,19 @@ mod tests {
         assert_eq!((batch.key(0), batch.key(1)), (&31u64.to_be_bytes()[..], &32u64.to_be_bytes()[..]));
         assert!(levels.next_rows(&mut cursor, 1, &guard, &mut batch).unwrap());
         assert_eq!(batch.key(0), 34u64.to_be_bytes());
+    }
+
+    #[test]
+    fn an_entry_that_was_stored_over_is_not_the_one_that_comes_after_it() {
+        let (levels, ..) = levels();
+        let slot = slot(Tag::Row, 1);
+        levels.count_uncovered(1);
+        levels.begin_move();
+        // It was unsealed, and sealed again with one older record less.
+        levels.sealed.record_stored_over(slot.with_older_versions(1).into());
+        assert!(levels.was_stored_over(slot.with_older_versions(1)) && !levels.was_stored_over(slot));
+        levels.end_move();
+        assert!(!levels.was_stored_over(slot.with_older_versions(1)));
     }
 
     #[test]

@@ -8,7 +8,7 @@
 //! 2. What moves is written to a run, in the order of its keys.
 //! 3. PERSIST: the log is made durable and the root's watermark raised above all of it, or a power cut would cut the log below what sorted tables have. Then the edit of
 //!    the manifest makes the run count, and readers see it.
-//! 4. The index forgets what moved, if it is as it was. What was changed meanwhile is relocated: its base is still in a victim.
+//! 4. The index forgets what moved, if it is as it was. What was changed meanwhile is relocated: its base is still in a victim. Keys may be [sealed](super::sealing) until this begins, and those of the victims not any more.
 //! 5. The victims are freed, in the order in which they were emptied (see [`MovedFrom`](crate::scheduler::gc_state::MovedFrom)). One that cannot be emptied, because of what is wrong
 //!    with a record, is given up, and holds up none of the others.
 //!
@@ -39,6 +39,7 @@ use crate::runs::{RoomFor, RunWriter};
 use crate::scheduler::gc_state::{MovedFrom, Pending};
 use crate::space::Claim;
 use crate::sst::{SstKey, SstRecord};
+use crate::sync::MutexGuard;
 use crate::sync::atomic::Ordering;
 use crate::{Error, ErrorKind, Result};
 
@@ -314,14 +315,14 @@ impl Engine {
     /// Steps 2 to 4; returns how many victims it queued.
     fn end_move(&self, under_way: MoveUnderWay<'_>) -> Result<usize> {
         let MoveUnderWay { kind, found, mut victims, moving, mut taken } = under_way;
-        let found = found.sorted();
+        let mut found = found.sorted();
         self.write_run(kind, &found, &victims)?;
-        self.forget_sealed(&found, &victims);
+        let no_seal = self.forget_sealed(&mut found, &victims);
         // From here on nothing of a victim is let go of before it is free.
         let is_victim = |extent: &u32| victims.iter().any(|victim| victim.emptied.extent == *extent);
         taken.extents.retain(|extent| !is_victim(extent));
         let is_any_table_gone = self.forget_moved(&found, &mut victims);
-        drop(moving);
+        drop((no_seal, moving));
         // The first that is empty is the first that is freed, and makes room for the others.
         victims.retain_mut(|victim| {
             if !victim.left.is_empty() {
@@ -556,24 +557,45 @@ impl Engine {
     /// such an entry by one who found it before this says so ([`Levels::was_stored_over`](crate::levels::Levels::was_stored_over)).
     ///
     /// Where a table has groups this comes before the young index forgets anything, whether or not something was found in a group alone: of a key that is in both, as one is that was written over and merged in place since, the
-    /// entry would count again.
-    fn forget_sealed(&self, found: &[Movable<'_>], victims: &[Victim<'_>]) {
-        let of_tables = found.chunk_by(|one, next| one.table == next.table);
-        let has_groups = |of_one: &&[Movable<'_>]| {
-            self.catalog.by_id(of_one[0].table).is_some_and(|table| table.levels.has_groups())
-        };
-        let of_tables: SmallVec<[_; 4]> = of_tables.filter(has_groups).collect();
-        if of_tables.is_empty() {
-            return;
-        }
-        // Who does not find them there any more looks below, and not at what counted there before.
-        for of_one in of_tables {
+    /// entry would count again; and no seal takes a key of the victims any more, which the young index may have forgotten when others see the group. Where no table has any none is to get one before the young index has forgotten
+    /// all: nothing is sealed until what is returned is dropped.
+    fn forget_sealed(&self, found: &mut [Movable<'_>], victims: &[Victim<'_>]) -> Option<MutexGuard<'_, ()>> {
+        let has_groups =
+            |table: u32| self.catalog.by_id(table).is_some_and(|table| table.levels.has_groups());
+        let (no_seal, mut is_any) = (self.gc.seal_slice.lock(), false);
+        for of_one in found.chunk_by_mut(|one, next| one.table == next.table) {
+            if !has_groups(of_one[0].table) {
+                continue;
+            }
+            is_any = true;
+            self.find_sealed_meanwhile(of_one);
+            // Who does not find them there any more looks below, and not at what counted there before.
             let keys = of_one.iter().filter(|movable| movable.is_sealed).map(|movable| movable.key);
             self.runs.forget_rows_in_memory(of_one[0].table, keys);
+        }
+        if !is_any {
+            return Some(no_seal);
         }
         // With all appenders locked, so that whoever has one finds an entry again that he found: a batch looks at its rows, and again when it publishes.
         let _every_appender = self.log.every_appender();
         self.log.record_emptied(victims.iter().map(|victim| victim.emptied.extent));
+        None
+    }
+
+    /// Finds out which of these records of a table, of keys that the young index had, only a group has by now.
+    fn find_sealed_meanwhile(&self, found: &mut [Movable<'_>]) {
+        let table = self.catalog.by_id(found[0].table);
+        let Some(table) = table.filter(|table| table.levels.was_sealed_meanwhile()) else { return };
+        for group in found.chunks_mut(GROUP) {
+            let guard = self.log.pin();
+            let keys: SmallVec<[&[u8]; GROUP]> = group.iter().map(|movable| movable.key).collect();
+            let (mut slots, mut sealed) = ([None; GROUP], [false; GROUP]);
+            table.levels.locate_versions(&keys, &guard, (&mut slots, &mut sealed));
+            for ((movable, slot), is_sealed) in group.iter_mut().zip(slots).zip(sealed) {
+                // One that was written over since is as it is when the index forgets it.
+                movable.is_sealed |= is_sealed && slot == Some(movable.slot.into());
+            }
+        }
     }
 
     /// Takes these records of a table out of its index; `gone` says which were as they were found.
@@ -591,7 +613,7 @@ impl Engine {
         let (is_there, mut sealed) = (table.id.load(Ordering::Acquire) == found[0].table, 0);
         for (movable, is_gone) in found.iter().zip(gone).filter(|(_, is_gone)| !**is_gone) {
             if movable.is_sealed {
-                *is_gone = is_there && !table.levels.was_stored_over(movable.slot.offset());
+                *is_gone = is_there && !table.levels.was_stored_over(movable.slot);
                 sealed += u64::from(*is_gone);
                 continue;
             }

@@ -43,13 +43,10 @@ const SEALS_AGAIN_AFTER_LEAST: u64 = 256;
 const FREED_SHARE: u64 = 16;
 /// With tombstones at this share of the keys of a tight index it is worth the copies to free what they hide.
 const TOMBSTONES_SHARE: u64 = 4;
-/// Keys that are sealed with one look at what moves: that waits meanwhile.
+/// Keys that are sealed together: a move that is about to take keys out of the index waits meanwhile.
 const SLICE_KEYS: u64 = 512 << 10;
 /// And those that are looked at in vain.
 const LOOKED_AT_KEYS: u64 = 64 << 10;
-/// So often, and so far apart, is looked whether a move that waits between two of them has begun.
-const MOVES_BEGIN_LOOKS: u32 = 16;
-const MOVES_BEGIN_PAUSE: Duration = Duration::from_millis(2);
 /// Keys that are looked at under one guard, and those that the young index forgets together: meanwhile an appender is held.
 const STEP: usize = 1024;
 const FORGOTTEN_TOGETHER: usize = 128;
@@ -333,29 +330,18 @@ impl Engine {
             SealRun { table, id: table.id.load(Ordering::Acquire), below: self.log.next_segment_number() };
         let (mut cursor, mut sealed, mut goes_on) = (Cursor::default(), 0, false);
         loop {
-            // What a move has found in the young index stays there until it is done.
-            let alone = self.gc.moving.lock();
+            // A move looks which of its keys were sealed since it found them, and marks their segments; no key may leave the young index between the two.
+            let alone = self.gc.seal_slice.lock();
             let slice = self.seal_slice(&run, &mut cursor, goes_on)?;
             drop(alone);
             let Some(slice) = slice else { return Ok(sealed) };
+            if slice.written > 0 {
+                self.tell_groups_apart(table)?;
+            }
             (sealed, goes_on) = (sealed + slice.sealed, goes_on || slice.written > 0);
             if slice.is_last || self.scheduler.is_stopped() {
                 return Ok(sealed);
             }
-            self.let_moves_begin();
-        }
-    }
-
-    /// Between two slices: a move that waits is to have begun before the next, or gc to have seen that there is none.
-    fn let_moves_begin(&self) {
-        let cycles = self.gc.cycles();
-        let waits = || self.wants_move() && !self.gc.is_moving() && self.gc.cycles() == cycles;
-        for _ in 0..MOVES_BEGIN_LOOKS {
-            if self.options.coupled || !self.has_gc_thread() || !waits() {
-                return;
-            }
-            self.scheduler.wake();
-            self.scheduler.sleep(MOVES_BEGIN_PAUSE);
         }
     }
 
@@ -388,7 +374,6 @@ impl Engine {
         let sealed = self.forget_sealed_keys(run, &group)?;
         drop(begun);
         self.gc.count_keys_sealed(sealed, 0);
-        self.tell_groups_apart(table)?;
         Ok(Some(SealedSlice { written, sealed, is_last }))
     }
 

@@ -44,7 +44,9 @@ pub(super) struct Sealed {
     sealing: AtomicBool,
     /// Rows of the table move to sorted tables.
     moving: AtomicBool,
-    /// Meanwhile: where the entries lead that were stored over.
+    /// Keys have left the young tree for a group since that began.
+    sealed_meanwhile: AtomicBool,
+    /// Meanwhile: the entries that were stored over, as words. A key may be unsealed and sealed again with another count of older records.
     stored_over: Mutex<HashSet<u64>>,
     /// The number of the next group.
     next_number: AtomicU64,
@@ -128,6 +130,7 @@ impl Sealed {
             rows: AtomicU64::new(0),
             sealing: AtomicBool::new(false),
             moving: AtomicBool::new(false),
+            sealed_meanwhile: AtomicBool::new(false),
             stored_over: Mutex::new(HashSet::new()),
             next_number: AtomicU64::new(1),
             passed: AtomicU64::new(0),
@@ -453,18 +456,29 @@ impl Sealed {
         let Some(sealed) = sealed.in_log().filter(|sealed| !is_unknown(**sealed)) else { return };
         self.count_gone(1);
         if self.moving.load(Ordering::Acquire) {
-            self.stored_over.lock().insert(sealed.offset());
+            self.stored_over.lock().insert(Slot::from(sealed).raw());
         }
     }
 
     /// Rows of the table move from now on: which entries are stored over is remembered.
     pub(super) fn begin_move(&self) {
+        self.sealed_meanwhile.store(false, Ordering::SeqCst);
         self.moving.store(true, Ordering::SeqCst);
     }
 
-    /// Whether the entry that leads to this offset has been stored over since the move began.
-    pub(super) fn was_stored_over(&self, offset: u64) -> bool {
-        self.stored_over.lock().contains(&offset)
+    /// Keys are about to leave the young tree, which groups have. With an appender locked: a move that begins meanwhile looks at no slot before that is let go of.
+    pub(super) fn begin_forgetting(&self) {
+        self.sealed_meanwhile.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether any did since the move began.
+    pub(super) fn was_sealed_meanwhile(&self) -> bool {
+        self.sealed_meanwhile.load(Ordering::SeqCst)
+    }
+
+    /// Whether an entry like this has been stored over since the move began.
+    pub(super) fn was_stored_over(&self, sealed: LogSlot) -> bool {
+        self.stored_over.lock().contains(&Slot::from(sealed).raw())
     }
 
     pub(super) fn end_move(&self) {

@@ -81,6 +81,8 @@ pub(crate) struct GcState {
     pub(crate) next_move: AtomicU64,
     /// One seals at a time, and one merges groups.
     pub(crate) sealing: Mutex<()>,
+    /// Held while some keys go from the young index to a group, and by a move that looks which of its own did.
+    pub(crate) seal_slice: Mutex<()>,
     pub(crate) merging_groups: Mutex<()>,
     /// What the young index took after the last seal, and how many segments had been freed by then.
     left_by_seal: Mutex<LeftBySeal>,

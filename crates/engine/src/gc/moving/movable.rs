@@ -14,7 +14,7 @@ pub(super) struct Movable<'l> {
     head: u64,
     /// As it was found.
     pub(super) slot: LogSlot,
-    /// Only a group had it.
+    /// Only a group had it, when that was last looked at.
     pub(super) is_sealed: bool,
     /// Of the record.
     pub(super) bytes: u32,

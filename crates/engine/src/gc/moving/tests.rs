@@ -695,15 +695,35 @@ fn what_is_done_by_hand_leaves_the_size_of_moves() {
 
 /// Moves all that is there, and has `meanwhile` done between the look at what moves and the writing of it.
 fn move_and_meanwhile(engine: &Engine, meanwhile: impl FnOnce()) {
-    {
-        let (mut appenders, _) = engine.log.every_appender();
+    move_begun_within(engine, |begin| {
+        begin();
+        meanwhile();
+    });
+}
+
+/// Moves all that is there when `around` calls what it is given, which looks at what moves; it is written afterwards.
+pub(in crate::gc) fn move_begun_within(engine: &Engine, around: impl FnOnce(&mut dyn FnMut())) {
+    let mut under_way = None;
+    around(&mut || {
+        let (mut appenders, gc) = engine.log.every_appender();
         appenders.iter_mut().for_each(|appender| appender.seal_all(&engine.log));
-    }
-    let chosen = engine.choose_to_move(None);
-    let under_way = engine.begin_move(&chosen, MoveKind::All, None).unwrap();
-    meanwhile();
-    engine.end_move(under_way).unwrap();
+        drop((appenders, gc));
+        let chosen = engine.choose_to_move(None);
+        under_way = Some(engine.begin_move(&chosen, MoveKind::All, None).unwrap());
+    });
+    engine.end_move(under_way.expect("a move was begun")).unwrap();
     engine.settle(Vec::new()).unwrap();
+}
+
+/// A key that only a group has is counted as one, and no other.
+pub(in crate::gc) fn check_sealed_rows(table: &Table, keys: std::ops::Range<u64>) {
+    let (levels, guard) = (&table.shared().levels, table.engine().log.pin());
+    let only_in_groups = |key: &u64| {
+        let (mut slot, mut is_sealed) = ([None], [false]);
+        levels.locate_versions(&[key.key_bytes().as_ref()], &guard, (&mut slot, &mut is_sealed));
+        is_sealed[0]
+    };
+    assert_eq!(keys.filter(only_in_groups).count() as u64, levels.sealed_rows());
 }
 
 /// A medium that refuses more room, and is not full, has damaged nothing: what is held back is there for gc all the same, and what has no room even there leaves its segment later.
@@ -838,6 +858,7 @@ fn files_of_a_table_that_goes_while_its_rows_move_go_with_it() {
 mod budget;
 mod full_index;
 mod full_tiers;
+mod sealed_meanwhile;
 
 /// Of a table that was dropped nothing is to be found, though gc, which had it, is about to look at its records.
 #[test]

@@ -1,5 +1,7 @@
 //! Interleavings of a seal, of a merge of groups, and of moves and cycles over what is sealed, with what is done to the rows, explored by `shuttle`. Run as `index/shuttle.rs` says.
 
+use ::shuttle::thread;
+
 use crate::db::shuttle::{Store, move_rows, number, numbers, put, together};
 use crate::gc::moving::shuttle::{
     Steps, a_batch_over_rows_that_move_is_whole_to_a_snapshot,
@@ -33,6 +35,14 @@ fn seal_and_move(store: &Store) {
     move_rows(store);
 }
 
+/// Keys are sealed while their rows are on their way below.
+fn seal_beside_a_move(store: &Store) {
+    let table = store.table.clone();
+    let sealing = thread::spawn(move || table.engine().seal_now(NEVER));
+    move_rows(store);
+    sealing.join().expect("a seal");
+}
+
 /// A cycle of which everything is a victim.
 fn relocate(store: &Store) {
     store.table.engine().seal_all_and_collect();
@@ -51,10 +61,12 @@ fn relocate_and_merge_some(store: &Store) {
 }
 
 /// What is done before the others begin, and what beside them.
-const CASES: [Steps; 7] = [
+const CASES: [Steps; 9] = [
     (|_| (), seal),
     (seal, move_rows),
     (|_| (), seal_and_move),
+    (|_| (), seal_beside_a_move),
+    (seal, seal_beside_a_move),
     (seal, relocate),
     (seal, seal_and_relocate),
     (seal, seal_and_merge_some),

@@ -430,7 +430,8 @@ fn calls_wait_for_nothing_that_goes_on_beside_them() {
     (90..100u64).for_each(|key| table.put(&key, &row! { n: key }).unwrap());
     let gc = &engine.gc;
     let work = || {
-        let steps = [&gc.sealing, &gc.merging_groups, &gc.moving, &gc.settling].map(|of| of.lock());
+        let steps = [&gc.sealing, &gc.seal_slice, &gc.merging_groups, &gc.moving, &gc.settling];
+        let steps = steps.map(|of| of.lock());
         (steps, gc.lock.write(), engine.runs.hold_off_edits())
     };
     let read = || {

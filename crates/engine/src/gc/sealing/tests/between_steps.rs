@@ -1,5 +1,6 @@
 //! What happens between two steps of a seal or of a merge of groups: a sync that fails, a backup.
 
+use std::cell::RefCell;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -7,6 +8,7 @@ use hedgerow_device::Survivors;
 
 use super::*;
 use crate::backup;
+use crate::gc::moving::tests::{check_sealed_rows, move_begun_within};
 use crate::gc::sealing::{SealBegun, SealRun};
 use crate::group::MergedGroups;
 use crate::levels::Cursor;
@@ -37,7 +39,7 @@ fn seal_in_steps(table: &Table, now: At, meanwhile: impl Fn()) -> Result<u64> {
             meanwhile();
         }
     };
-    let _alone = (engine.gc.moving.lock(), engine.gc.sealing.lock());
+    let _alone = (engine.gc.sealing.lock(), engine.gc.seal_slice.lock());
     let begun = SealBegun::of(engine, shared);
     at(At::Marked);
     let (mut leaves, number) = (engine.log.leaf_writer(0), shared.levels.number_of_group(false));
@@ -258,4 +260,27 @@ fn backups_beside_seals_and_merges_are_of_one_moment() {
     });
     check_rows(&db, merges.get(), "in the end");
     db.check_counts().unwrap();
+}
+
+/// What has not left the young index when a move looks at it has when the row is below: wherever in a seal the move begins, it takes out what a group has by then.
+#[test]
+fn a_move_may_begin_at_any_step_of_a_seal() {
+    for step in EACH {
+        let (_clock, db, table) = store_with_clock();
+        let keys = 0..300u64;
+        keys.clone().for_each(|key| table.put(&key, &row! { n: key }).unwrap());
+        move_begun_within(table.engine(), |begin| {
+            let begin = RefCell::new(begin);
+            assert_eq!(seal_in_steps(&table, step, || (begin.borrow_mut())()).unwrap(), 300);
+        });
+        assert_eq!((table.shared().levels.sealed_rows(), table.len()), (0, 300), "{step:?}");
+        check_sealed_rows(&table, keys.clone());
+        let n_of = |key: u64| table.get_field(&key, "n").unwrap().map(|n| n.borrow().as_u64().unwrap());
+        assert!(keys.clone().all(|key| n_of(key) == Some(key)));
+        // Of what moved nobody counts an older record any more.
+        keys.clone().for_each(|key| table.put(&key, &row! { n: key + 1 }).unwrap());
+        db.collect().unwrap();
+        db.check_counts().unwrap();
+        assert_eq!(table.len(), 600, "those below until they are merged");
+    }
 }
