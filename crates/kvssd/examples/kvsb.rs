@@ -185,10 +185,12 @@ impl Client {
         Ok(())
     }
 
-    /// Takes what is complete; waits for the oldest, if told so.
+    /// Takes what is complete; where there is nothing, waits for the oldest, if told so.
     fn take(&mut self, waits: bool) {
         let Client { queue, pending, .. } = self;
+        let before = pending.under_way.len();
         queue.poll(|ticket, result, read| pending.end(ticket, &result, read));
+        let waits = waits && pending.under_way.len() == before;
         if let Some(ticket) = pending.under_way.keys().next().copied().filter(|_| waits) {
             let limit = Duration::from_secs(60);
             let ended = queue.wait(ticket, limit, |result, read| pending.end(ticket, &result, read));

@@ -247,3 +247,17 @@ fn a_walk_reads_the_pages_that_its_keys_are_in() {
     assert!((90..=101).contains(&reads), "{reads} reads for 100 keys on 600 pages");
     assert!(next.ended_ns - next.started_ns > 2 * DriveModel::default().read_ns, "some share a die");
 }
+
+/// A block that is full is programmed with its footer: more pages than its records take.
+#[test]
+fn footers_take_programs() {
+    let (mut host, space) = sim(8, DriveModel::default());
+    measure(&mut host, 64, 12_000, |n, buffer| store(space, n, buffer, 4096));
+    let records = host.device().flash_counters().bytes_written / (32 << 10);
+    let programs = host.counters().programs;
+    // One block is sealed: some 7,950 entries of 28 bytes.
+    assert!(
+        (records + 5..=records + 8).contains(&programs),
+        "{programs} programs, {records} pages of records"
+    );
+}
