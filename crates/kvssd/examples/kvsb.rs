@@ -337,6 +337,25 @@ fn load_of() -> Load {
     Load { keys: number("keys", 100_000).max(1), ops: number("ops", 500_000), rate: number("rate", 0), mix }
 }
 
+/// Closes the devices, and says what they did: a thread had so many ns of a core for an operation.
+fn end_devices(threads: Vec<DeviceThread>, core_ns: f64, is_csv: bool) -> Result<()> {
+    let (mut written, mut copied) = (0, 0);
+    for thread in threads {
+        let device = thread.stop()?;
+        written += device.flash_counters().bytes_written;
+        copied += device.gc_counters().copied_bytes;
+        device.close()?;
+    }
+    if !is_csv {
+        println!("     all {:.0} ns of a core an operation in devices, which a drive does not take", core_ns);
+        println!(
+            "     all {:.2} bytes written to flash for each that is not a copy, the load among them",
+            written as f64 / (written - copied).max(1) as f64
+        );
+    }
+    Ok(())
+}
+
 fn main() -> Result<()> {
     let load = load_of();
     let (devices, depth) = (number("devices", 1).max(1), number("depth", 64) as usize);
@@ -392,24 +411,7 @@ fn main() -> Result<()> {
         all.buffer_bytes += report.buffer_bytes;
     }
     print("all", &all, is_csv);
-    let (mut written, mut copied) = (0, 0);
-    for thread in threads {
-        let device = thread.stop()?;
-        written += device.flash_counters().bytes_written;
-        copied += device.gc_counters().copied_bytes;
-        device.close()?;
-    }
-    if !is_csv {
-        let ops = devices * load.ops;
-        println!(
-            "     all {:.0} ns of a core an operation in devices, which a drive does not take",
-            core as f64 / ops.max(1) as f64
-        );
-        println!(
-            "     all {:.2} bytes written to flash for each that is not a copy, the load among them",
-            written as f64 / (written - copied).max(1) as f64
-        );
-    }
+    end_devices(threads, core as f64 / (devices * load.ops).max(1) as f64, is_csv)?;
     assert_eq!(all.wrong, 0, "answers that were wrong");
     Ok(())
 }
