@@ -122,6 +122,13 @@ fn a_proxy_crashes_at_every_point_of_a_put() {
 }
 
 #[test]
+fn a_proxy_crashes_at_every_point_of_an_insert() {
+    let programs = vec![vec![Put(0, 10, Any)], vec![Get(0)], vec![]];
+    let setup = Setup { crashes: vec![2], ..proxied(with_memory(3), programs) };
+    all_orders("proxy crashes in an insert", setup, 10);
+}
+
+#[test]
 fn without_writing_all_copies_first_a_value_goes_away_again() {
     let mut setup = a_proxy_crashes();
     setup.repairs.write_through = false;
