@@ -165,7 +165,13 @@ impl Client {
         verdicts: &[Verdict],
         now: Nanos,
     ) -> Option<Outcome> {
-        if operation.reply.is_some() {
+        if let Some(reply) = &mut operation.reply {
+            // What a combined change replaced is no word that the doubt named: its block may be nobody's by now, and is not written to.
+            if let IndexRpc::Written { old, .. } = reply
+                && *old != submission.change.expected
+            {
+                *old = SlotWord::NEVER_USED;
+            }
             return match self.was_submitted(operation, submission, now) {
                 Next::Finish(outcome) => Some(outcome),
                 _ => None,
@@ -182,7 +188,9 @@ impl Client {
             .find(|verdict| address.is_some() && verdict.word.as_live().map(|live| live.address) == address);
         if let Some(verdict) = applied {
             self.counters.verdicts_applied += 1;
-            let what = (verdict.slot.slot, change.expected, verdict.word);
+            // A change that may have been combined may have replaced another word: whoever put that freed what was expected.
+            let old = if change.combines { SlotWord::NEVER_USED } else { change.expected };
+            let what = (verdict.slot.slot, old, verdict.word);
             return match self.has_changed(operation, submission.purpose, what, now) {
                 Next::Finish(outcome) => Some(outcome),
                 _ => None,

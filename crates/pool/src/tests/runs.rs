@@ -49,6 +49,12 @@ fn every_history_is_linearizable_whatever_fails() {
     assert!(client.verdicts_applied > 5 && client.verdicts_refused > 5, "{all}");
 }
 
+/// A put that was combined was in doubt, and freed what it had replaced once that block had been taken back.
+#[test]
+fn what_a_combined_put_replaced_is_not_freed_too_late() {
+    Run::new(Plan::new(6538)).run(false).unwrap_or_else(|error| panic!("{error}"));
+}
+
 #[test]
 fn the_same_seed_gives_the_same_run_to_the_byte() {
     for seed in [3, 4, 5] {
