@@ -107,7 +107,7 @@ impl KvssdBackend {
         &self.array.reports
     }
 
-    /// Runs `look` on a device, in its turn; none if there is no such device, or the array is closed.
+    /// Runs `look` on a device, in its turn; none if there is no such device, or the array is closed. To look at it, and for tests: whoever changes pairs there has rows answer otherwise than they should.
     pub fn with_device<R>(&self, number: usize, look: impl FnOnce(&mut Device) -> R) -> Option<R> {
         let mut device = self.array.devices.get(number)?.lock();
         device.as_mut().map(|device| look(device.device()))

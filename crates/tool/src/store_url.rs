@@ -103,8 +103,9 @@ const KVSSD: Scheme = Scheme {
 
 /// Files with commas between them, and what of a question mark comes behind them.
 fn devices(text: &str) -> Option<KvssdUrl> {
-    let (files, bytes) = match text.rsplit_once("?size=") {
-        Some((files, size)) => (files, Some(parse_bytes(size)?)),
+    // What follows a question mark is no part of a name: a wrong word there is refused.
+    let (files, bytes) = match text.split_once('?') {
+        Some((files, option)) => (files, Some(parse_bytes(option.strip_prefix("size=")?)?)),
         None => (text, None),
     };
     let files: Vec<PathBuf> = files.split(',').map(PathBuf::from).collect();
@@ -168,7 +169,16 @@ mod tests {
         for wrong in ["", "tiered:", "tiered", "emulated:", "/tmp/x", "rocksdb:/x", "tieredx:y", "memory:x"] {
             assert!(StoreUrl::measured(wrong).unwrap_err().contains("tiered:DIRECTORY"), "{wrong}");
         }
-        for wrong in ["kvssd:", "kvssd", "kvssd:a,", "kvssd:a,,b", "kvssd:a?size=", "kvssd:a?size=much"] {
+        for wrong in [
+            "kvssd:",
+            "kvssd",
+            "kvssd:a,",
+            "kvssd:a,,b",
+            "kvssd:a?size=",
+            "kvssd:a?size=much",
+            "kvssd:a?Size=1gb",
+            "kvssd:a?size=1gb,b",
+        ] {
             assert!(StoreUrl::served(wrong).unwrap_err().contains("kvssd:FILE"), "{wrong}");
         }
         let refused = StoreUrl::served("null").unwrap_err();

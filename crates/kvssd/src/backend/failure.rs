@@ -57,7 +57,7 @@ pub enum ArrayError {
     Stale {
         /// Which, from 1.
         device: usize,
-        /// Its generation, one more with each opening of the array.
+        /// Its generation, two more with each opening of the array at least.
         generation: u64,
         /// The highest.
         newest: u64,

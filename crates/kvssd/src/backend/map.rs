@@ -12,7 +12,7 @@
 //! * All integers are little-endian. `crc` is the crc32c of what follows it. Byte 4 is the format.
 //! * `array id` is drawn when the array is made. It is the key of the hash that spreads keys, too: SipHash-1-3 (Aumasson and Bernstein 2012) of the whole key, whose upper ten bits are its shard. So who
 //!   chooses keys cannot choose many of one device.
-//! * `generation`: 0 while the array is being made, and then one more with each opening. Of two copies the difference is 1 at most.
+//! * `generation`: 0 while the array is being made, and then two more with each opening at least. Of two copies the difference is 1 at most.
 //! * `marks`: no pair was ever stored with this mark or a higher one.
 //! * `device` is the number of the device that has this copy, from 0, of so many `devices`; for each of 1,024 shards two bytes say which device has its keys.
 

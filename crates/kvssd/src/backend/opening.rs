@@ -4,7 +4,8 @@
 //! was stored in it; and that no pair is lost to a device that was taken for a new one. Must not know what sessions do.
 //!
 //! An array is made in two steps: a map of generation 0 on every device, and then, once all of them are durable, one of generation 1. So where any map has a generation above 0 every device had one, and a
-//! device without is not the one that was there. Each opening raises the generation on one device after the other; only when all have the same does it raise the highest.
+//! device without is not the one that was there. Each opening first gives all devices the highest generation that one has, and then raises it twice, on one device after the other; no pair is stored before. So what an opening that
+//! was cut off leaves is one generation apart, and whatever was there before an opening is two behind, a copy of a device among it.
 
 use hedgerow_device::{DeviceError, FastTier, FastTierOptions, Random};
 
@@ -26,11 +27,15 @@ const MAP_KEY: &[u8] = b"map";
 /// More than a map of any format that is known.
 const MAP_BYTES_READ: usize = 3 << 10;
 const DEVICE_BYTES: u64 = 1 << 30;
+/// Marks that are passed over where a device may have lost the map that says which were set aside.
+const MARKS_PERHAPS_GIVEN: u64 = MARKS_RESERVED << 16;
 
 /// What is in the place of a device.
 enum MetDevice {
     /// Nothing, or a device whose making was cut off.
     Nothing,
+    /// A device without the key spaces of an array: new, or its making was cut off.
+    Unfinished(Box<Device>),
     /// A device, and its map if it has one.
     Device(Box<ArrayDevice>, Option<ArrayMap>),
 }
@@ -63,7 +68,7 @@ pub(super) fn open(
 fn meet(number: usize, medium: &ArrayMedium, options: &KvssdOptions) -> ArrayResult<MetDevice> {
     let device = number + 1;
     let failed = |error| ArrayError::Device { device, error };
-    let Some(tier) = tier_of(medium, false).map_err(failed)? else { return Ok(MetDevice::Nothing) };
+    let Some(tier) = tier_of(medium, None).map_err(failed)? else { return Ok(MetDevice::Nothing) };
     let mut opened = match Device::open(tier, options.device.clone()) {
         Ok(opened) => opened,
         Err(KvError::NoDevice) => return Ok(MetDevice::Nothing),
@@ -77,17 +82,20 @@ fn meet(number: usize, medium: &ArrayMedium, options: &KvssdOptions) -> ArrayRes
         return Err(ArrayError::Foreign { device, what: "another program: it has other key spaces" });
     }
     let has_rows = spaces.iter().any(|space| space.name == ROWS && space.pairs > 0);
-    // Where its making was cut off one of them may not be there yet.
-    let ids = [ROWS, OWN].map(|name| space_id(&mut opened, &spaces, name));
-    let [Ok(rows), Ok(own)] = ids else {
-        let refused = ids.into_iter().find_map(Result::err);
-        return Err(failed(refused.unwrap_or(KvError::SpaceMissing)));
+    let id = |name: &[u8]| spaces.iter().find(|space| space.name == name).map(|space| space.id);
+    let (Some(rows), Some(own)) = (id(ROWS), id(OWN)) else {
+        return match has_rows {
+            true => Err(ArrayError::Map { device }),
+            false => Ok(MetDevice::Unfinished(Box::new(opened))),
+        };
     };
     let mut opened = ArrayDevice::new(number, opened, [rows, own]);
     let map = opened.own_value(MAP_KEY, MAP_BYTES_READ).map_err(failed)?;
     match map.as_deref().map(ArrayMap::decode) {
         None if has_rows => Err(ArrayError::Map { device }),
         None => Ok(MetDevice::Device(Box::new(opened), None)),
+        // Rows are stored once a map is in force: that one is damaged, and this is what was there before it.
+        Some(Ok(map)) if map.generation == 0 && has_rows => Err(ArrayError::Map { device }),
         Some(Ok(map)) => Ok(MetDevice::Device(Box::new(opened), Some(map))),
         Some(Err(NoMap::Version(found))) => Err(ArrayError::Version { device, found }),
         Some(Err(NoMap::Damaged)) => Err(ArrayError::Map { device }),
@@ -100,7 +108,7 @@ fn members(met: Vec<MetDevice>) -> ArrayResult<(ArrayMap, Vec<MemberDevice>)> {
         .iter()
         .map(|met| match met {
             MetDevice::Device(_, map) => map.clone(),
-            MetDevice::Nothing => None,
+            MetDevice::Nothing | MetDevice::Unfinished(_) => None,
         })
         .collect();
     // Among those of several arrays the one that most are of is meant.
@@ -115,7 +123,7 @@ fn members(met: Vec<MetDevice>) -> ArrayResult<(ArrayMap, Vec<MemberDevice>)> {
     for (number, met) in met.into_iter().enumerate() {
         match met {
             MetDevice::Device(device, Some(map)) => members.push((*device, map.generation)),
-            MetDevice::Device(_, None) => {
+            MetDevice::Device(_, None) | MetDevice::Unfinished(_) => {
                 return Err(ArrayError::Foreign { device: number + 1, what: NO_ARRAY });
             }
             MetDevice::Nothing => return Err(ArrayError::Missing { device: number + 1 }),
@@ -157,13 +165,25 @@ fn make(
     met: Vec<MetDevice>,
     options: &KvssdOptions,
 ) -> ArrayResult<(ArrayMap, Vec<MemberDevice>)> {
-    let mut devices = Vec::with_capacity(media.len());
-    for (number, (medium, met)) in media.iter().zip(met).enumerate() {
-        let failed = |error| ArrayError::Device { device: number + 1, error };
-        devices.push(match met {
-            MetDevice::Device(device, _) => *device,
-            MetDevice::Nothing => format(number, medium, options).map_err(failed)?,
+    let failed = |number| move |error| ArrayError::Device { device: number + 1, error };
+    // All of them are there and ours before one is made: what is given twice, or where none can be, is refused then.
+    let mut tiers = Vec::with_capacity(media.len());
+    for (number, (medium, met)) in media.iter().zip(&met).enumerate() {
+        tiers.push(match met {
+            MetDevice::Nothing => tier_of(medium, Some(new_geometry(options))).map_err(failed(number))?,
+            MetDevice::Unfinished(_) | MetDevice::Device(..) => None,
         });
+    }
+    let mut devices = Vec::with_capacity(media.len());
+    for (number, (met, tier)) in met.into_iter().zip(tiers).enumerate() {
+        let made = match met {
+            MetDevice::Device(device, _) => Ok(*device),
+            MetDevice::Unfinished(device) => finish(number, *device),
+            MetDevice::Nothing => {
+                tier.ok_or(KvError::NoDevice).and_then(|tier| format(number, tier, options))
+            }
+        };
+        devices.push(made.map_err(failed(number))?);
     }
     let map = ArrayMap::new(new_id(media), media.len() as u16);
     for (number, device) in devices.iter_mut().enumerate() {
@@ -172,19 +192,27 @@ fn make(
     Ok((map, devices.into_iter().map(|device| (device, 0)).collect()))
 }
 
-/// Stores the map with the next generation on each device, and with marks that are set aside.
-fn raise(map: ArrayMap, members: Vec<MemberDevice>) -> ArrayResult<(ArrayMap, Vec<ArrayDevice>)> {
-    let is_same = members.iter().all(|(_, generation)| *generation == map.generation);
-    let generation = if is_same { map.generation + 1 } else { map.generation };
-    let map = ArrayMap { generation, marks: map.marks.saturating_add(MARKS_RESERVED), ..map };
-    let mut devices = Vec::with_capacity(members.len());
+/// Stores the map on each device, with a generation that is two above all that there were, and with marks that are set aside.
+fn raise(map: ArrayMap, mut members: Vec<MemberDevice>) -> ArrayResult<(ArrayMap, Vec<ArrayDevice>)> {
+    for (number, (device, generation)) in members.iter_mut().enumerate() {
+        if *generation != map.generation {
+            store_map(number, device, &map)?;
+        }
+    }
+    // A damaged device may have shown an older map than it had, after which marks were given.
+    let may_be_older = members.iter_mut().any(|(device, _)| device.device().open_report().may_undo_changes());
+    let given = if may_be_older { MARKS_PERHAPS_GIVEN } else { 0 };
+    let marks = map.marks.saturating_add(given).saturating_add(MARKS_RESERVED);
+    let mut map = ArrayMap { marks, ..map };
     // PERSIST: on one device after the other, each durable (`ArrayDevice::store_own`) before the next and all before any pair is stored: so no device is behind another by more than
     // one generation, unless it was left out, and no mark is given that an opening may give again.
-    for (number, (mut device, _)) in members.into_iter().enumerate() {
-        store_map(number, &mut device, &map)?;
-        devices.push(device);
+    for _ in 0..2 {
+        map.generation += 1;
+        for (number, (device, _)) in members.iter_mut().enumerate() {
+            store_map(number, device, &map)?;
+        }
     }
-    Ok((map, devices))
+    Ok((map, members.into_iter().map(|(device, _)| device).collect()))
 }
 
 fn store_map(number: usize, device: &mut ArrayDevice, map: &ArrayMap) -> ArrayResult<()> {
@@ -200,11 +228,18 @@ impl ArrayDevice {
 }
 
 /// A new device, with the key spaces of an array.
-fn format(number: usize, medium: &ArrayMedium, options: &KvssdOptions) -> KvResult<ArrayDevice> {
-    let tier = tier_of(medium, true)?.ok_or(KvError::NoDevice)?;
-    let geometry = options.geometry.unwrap_or_else(|| Geometry::with_bytes(DEVICE_BYTES));
-    let mut device = Device::format(tier, geometry, options.device.clone())?;
-    let ids = [space_id(&mut device, &[], ROWS)?, space_id(&mut device, &[], OWN)?];
+fn format(number: usize, tier: FastTier, options: &KvssdOptions) -> KvResult<ArrayDevice> {
+    finish(number, Device::format(tier, new_geometry(options), options.device.clone())?)
+}
+
+fn new_geometry(options: &KvssdOptions) -> Geometry {
+    options.geometry.unwrap_or_else(|| Geometry::with_bytes(DEVICE_BYTES))
+}
+
+/// A device with the key spaces of an array, those that are not there made.
+fn finish(number: usize, mut device: Device) -> KvResult<ArrayDevice> {
+    let there = spaces(&mut device)?;
+    let ids = [space_id(&mut device, &there, ROWS)?, space_id(&mut device, &there, OWN)?];
     Ok(ArrayDevice::new(number, device, ids))
 }
 
@@ -233,21 +268,23 @@ fn call(device: &mut Device, command: KvCommand) -> KvResult<KvAnswer> {
     out.completions.pop().map_or(Err(KvError::SpaceMissing), |completion| completion.result)
 }
 
-/// What is there, or, with `create`, may be written to.
-fn tier_of(medium: &ArrayMedium, create: bool) -> KvResult<Option<FastTier>> {
-    let options = FastTierOptions::default();
+/// What is there, or, with a geometry, what a device of that may be written to.
+fn tier_of(medium: &ArrayMedium, new: Option<Geometry>) -> KvResult<Option<FastTier>> {
+    // A device does not grow: no more addresses are set aside than it takes, however many there are.
+    let reserve_bytes = new.map_or(0, |geometry| geometry.bytes());
+    let options = FastTierOptions { reserve_bytes, ..FastTierOptions::default() };
     match medium {
-        ArrayMedium::File(path) => match FastTier::open_file(path, &options, create) {
+        ArrayMedium::File(path) => match FastTier::open_file(path, &options, new.is_some()) {
             Ok(tier) => Ok(Some(tier)),
             Err(DeviceError::Io { source, .. })
-                if !create && source.kind() == std::io::ErrorKind::NotFound =>
+                if new.is_none() && source.kind() == std::io::ErrorKind::NotFound =>
             {
                 Ok(None)
             }
             Err(error) => Err(error.into()),
         },
         ArrayMedium::Simulated(sim) => Ok(Some(FastTier::simulated(sim))),
-        ArrayMedium::Memory => Ok(Some(FastTier::dram(&options)?)),
+        ArrayMedium::Memory => Ok(new.is_some().then(|| FastTier::dram(&options)).transpose()?),
     }
 }
 

@@ -49,8 +49,8 @@ impl Device {
             let mut entries = self.index.find(hash);
             let first = entries.next();
             if entries.next().is_none() {
-                // A hash of one key is in its bucket as long as that key is there.
-                counted += u64::from(first.is_some());
+                // A hash of one key is in its bucket as long as that key is there, or another of that hash has not gone yet.
+                counted += u64::from(first.is_some_and(|first| !first.entry.is_tombstone));
                 continue;
             }
             let (keys, error) = self.keys_of(space, group, hash, &[])?;

@@ -125,6 +125,15 @@ impl QueueDriver {
 
     /// Takes some of what was submitted, has the device take a step, and hands out what is complete. Never waits. Whether there is more to do.
     pub fn drive(&mut self) -> bool {
+        self.take_opened();
+        let is_left = self.take_submitted();
+        let has_more = self.device.step(0, &mut self.out);
+        self.out.events.clear();
+        self.hand_out();
+        is_left || has_more
+    }
+
+    fn take_opened(&mut self) {
         for rings in self.set.doorbell.take_opened() {
             let queue = Some(DrivenQueue { rings, in_device: 0 });
             match self.set.queues.iter().position(Option::is_none) {
@@ -132,11 +141,6 @@ impl QueueDriver {
                 None => self.set.queues.push(queue),
             }
         }
-        let is_left = self.take_submitted();
-        let has_more = self.device.step(0, &mut self.out);
-        self.out.events.clear();
-        self.hand_out();
-        is_left || has_more
     }
 
     /// Gives submitted commands to the device, while it takes any. Whether some are left.
@@ -206,8 +210,10 @@ impl QueueDriver {
         loop {
             // Before the look: what is rung for from here on keeps the thread from sleep.
             doorbell.hush();
-            while self.drive() {}
+            // Whoever submits without end keeps it from no stop.
+            while self.drive() && !doorbell.is_stopping() {}
             if doorbell.is_stopping() {
+                self.take_opened();
                 self.refuse_more();
                 while self.drive() {}
                 return self.into_device();

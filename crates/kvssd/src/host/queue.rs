@@ -188,7 +188,10 @@ impl QueuePair {
         loop {
             self.take();
             let slot = self.slots.iter().position(|slot| slot.ticket == Some(ticket));
-            let slot = slot.ok_or(KvError::Param { what: "nothing is under way under this ticket" })?;
+            let Some(slot) = slot else {
+                self.keep_readable();
+                return Err(KvError::Param { what: "nothing is under way under this ticket" });
+            };
             let at = &mut self.slots[slot];
             if let Some(result) = at.result.take() {
                 at.ticket = None;

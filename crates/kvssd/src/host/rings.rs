@@ -127,7 +127,7 @@ impl Doorbell {
         }
     }
 
-    /// Has the driver end when it has nothing to do.
+    /// Has the driver take no more commands, and end when what was submitted is done.
     pub(super) fn stop(&self) {
         self.lock().is_stopping = true;
         self.rung.notify_all();
@@ -137,11 +137,14 @@ impl Doorbell {
         self.lock().is_stopping
     }
 
-    /// Gives a queue to the driver; refused where there is none any more.
+    /// Gives a queue to the driver; refused where there is none any more, or soon.
     pub(super) fn open(&self, rings: Arc<QueueRings>) -> Result<()> {
         let mut state = self.lock();
         if let Some(error) = &state.closed {
             return Err(error.clone());
+        }
+        if state.is_stopping {
+            return Err(KvError::Closed { why: "its driver is ending".into() });
         }
         state.opened.push(rings);
         Ok(())

@@ -3,7 +3,7 @@
 use super::*;
 use crate::command::{KvAnswer, KvCommand, PairKey};
 use crate::device::Out;
-use hedgerow_device::FastTier;
+use hedgerow_device::{FastTier, Fault, Refusal};
 
 fn open(media: &[ArrayMedium]) -> std::result::Result<KvssdBackend, ArrayError> {
     KvssdBackend::open(media, &options(AckMode::Buffered))
@@ -59,6 +59,7 @@ fn a_device_that_is_missing_foreign_or_in_anothers_place_is_refused() {
     formatted(&fresh);
     let new = with(ArrayMedium::Simulated(fresh.clone()));
     assert!(matches!(new, ArrayError::Foreign { device: 3, .. }), "{new}");
+    assert_eq!(spaces_on(&fresh), 0, "it is as it was");
     let four = [media(&sims), vec![ArrayMedium::Memory]].concat();
     assert!(matches!(open(&four).unwrap_err(), ArrayError::Devices { given: 4, has: 3 }));
     assert!(matches!(open(&[]).unwrap_err(), ArrayError::Count { given: 0, .. }));
@@ -71,6 +72,17 @@ fn formatted(sim: &CrashSim) {
     Device::format(FastTier::simulated(sim), SMALL, DeviceOptions::default()).unwrap().close().unwrap();
 }
 
+fn spaces_on(sim: &CrashSim) -> usize {
+    let mut device = Device::open(FastTier::simulated(sim), DeviceOptions::default()).unwrap();
+    let mut out = Out::default();
+    device.submit(1, KvCommand::ListSpaces).unwrap();
+    while device.step(0, &mut out) {}
+    match &out.completions[0].result {
+        Ok(KvAnswer::Spaces(spaces)) => spaces.len(),
+        other => panic!("{other:?}"),
+    }
+}
+
 fn sims_of_one() -> CrashSim {
     sims(1).remove(0)
 }
@@ -81,12 +93,26 @@ fn a_device_that_is_older_than_the_others_is_refused() {
     let sims = three();
     let older = copied(&sims[1]);
     let with_older = |sims: &[CrashSim]| [sims[0].clone(), older.clone(), sims[2].clone()];
+    // One opening is enough.
+    for openings in 1..=2 {
+        has_all(&sims);
+        let refused = open(&media(&with_older(&sims))).unwrap_err();
+        let ArrayError::Stale { device: 2, generation, newest } = refused else { panic!("{refused}") };
+        assert_eq!(newest, generation + 2 * openings);
+    }
     has_all(&sims);
-    has_all(&sims);
-    let refused = open(&media(&with_older(&sims))).unwrap_err();
-    let ArrayError::Stale { device: 2, generation, newest } = refused else { panic!("{refused}") };
-    assert_eq!(newest, generation + 2);
-    has_all(&sims);
+}
+
+/// A map that is not in force, beside rows, is what damage left of the one that was: no new array is made there, which would give marks again.
+#[test]
+fn rows_without_a_map_in_force_are_left_alone() {
+    let sims = filled(sims(1));
+    let backend = open(&media(&sims)).unwrap();
+    let map = ArrayMap { generation: 0, marks: 1, ..backend.array.map.clone() };
+    backend.array.devices[0].lock().as_mut().unwrap().store_map(&map).unwrap();
+    backend.close().unwrap();
+    let refused = open(&media(&sims)).unwrap_err();
+    assert!(matches!(refused, ArrayError::Map { device: 1 }), "{refused}");
 }
 
 /// A device of somebody else's, with key spaces of its own, is not taken.
@@ -101,11 +127,7 @@ fn a_device_of_another_program_is_left_alone() {
     device.close().unwrap();
     let refused = open(&[ArrayMedium::Simulated(sim.clone())]).unwrap_err();
     assert!(matches!(refused, ArrayError::Foreign { device: 1, .. }), "{refused}");
-    let mut device = Device::open(FastTier::simulated(&sim), DeviceOptions::default()).unwrap();
-    device.submit(1, KvCommand::ListSpaces).unwrap();
-    out = Out::default();
-    while device.step(0, &mut out) {}
-    assert!(matches!(&out.completions[0].result, Ok(KvAnswer::Spaces(spaces)) if spaces.len() == 1));
+    assert_eq!(spaces_on(&sim), 1);
 }
 
 /// Whenever the power goes while an array is made or opened, it is opened afterwards, with all that it had.
@@ -138,16 +160,26 @@ fn an_array_whose_opening_was_cut_off_is_opened() {
     assert!(cuts > 10 && in_force > 0, "{cuts}, {in_force}");
 }
 
-/// An opening that ended between two devices leaves them a generation apart, and the next one evens them out.
+/// An opening that ends between two devices leaves them a generation apart, and the next one evens them out; what was there before all of them is known for older still.
 #[test]
 fn openings_that_are_cut_off_leave_a_generation_between_devices_at_most() {
-    let mut sims = three();
-    for round in 0..6 {
-        let older: Vec<CrashSim> = sims.iter().map(copied).collect();
-        drop(open(&media(&sims)).unwrap());
-        // Some devices have the new generation, the others not.
-        let newer = round % 3;
-        sims = (0..3).map(|n| if n <= newer { copied(&sims[n]) } else { older[n].clone() }).collect();
+    let mut cuts = 0;
+    for failing in 0..3 {
+        for after in 0..12 {
+            let sims = three();
+            let older = copied(&sims[2]);
+            // Two in a row, at different devices.
+            let mut left = sims;
+            for device in [failing, (failing + after as usize) % 3] {
+                left[device].fail_persists(Fault { after, sticky: true, refusal: Refusal::Io });
+                cuts += u64::from(open(&media(&left)).map(drop).is_err());
+                left = left.iter().map(|sim| CrashSim::from_image(&sim.process_kill())).collect();
+            }
+            has_all(&left);
+            let refused = open(&media(&[left[0].clone(), left[1].clone(), older])).unwrap_err();
+            assert!(matches!(refused, ArrayError::Stale { device: 3, .. }), "{refused}");
+            has_all(&left);
+        }
     }
-    has_all(&sims);
+    assert!(cuts > 20, "{cuts}");
 }

@@ -97,6 +97,11 @@ fn the_descriptor_is_readable_while_there_are_completions() {
     assert!(event.is_readable());
     queue.wait(first, Duration::ZERO, |_, _| ()).unwrap().unwrap();
     assert!(event.is_readable(), "one is left");
+    let again = queue.wait(first, Duration::ZERO, |_, _| ());
+    assert!(
+        matches!(again, Err(KvError::Param { .. })) && event.is_readable(),
+        "it was handed out: {again:?}"
+    );
     queue.poll(|_, _, _| ());
     assert!(!event.is_readable());
     queue.submit(store(space, b"c", b"")).unwrap();
