@@ -13,6 +13,8 @@
 //! * Requests of another epoch are passed over; nothing is kept from one epoch to the next.
 
 mod table;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -121,6 +123,7 @@ pub(crate) struct Proxy {
     tables: BTreeMap<u16, Option<ProxyTable>>,
     loading: BTreeMap<u16, u16>,
     pending: BTreeMap<u16, PendingChange>,
+    /// From where a free number is looked for.
     next_post: u16,
     waiting: VecDeque<WriteRequest>,
     served: BTreeMap<u16, Served>,
@@ -180,9 +183,10 @@ impl Proxy {
             // Where all copies are lost nobody is answered.
             let Some(&to) = replicas.first() else { continue };
             let bytes = crate::bucket::table_bytes(self.layout.groups) as u32;
-            self.next_post = self.next_post.wrapping_add(1);
-            self.loading.insert(self.next_post, partition);
-            let tag = tag(self.next_post, 0);
+            // There are fewer partitions than numbers.
+            let Some(number) = self.free_number() else { continue };
+            self.loading.insert(number, partition);
+            let tag = tag(number, 0);
             let batch = vec![RemoteOp::Read(at, bytes)];
             out.push(Out::Post { session: grant.session, to, batch, tag });
             posts += 1;
@@ -198,6 +202,15 @@ impl Proxy {
         self.is_stopped = true;
         self.waiting.clear();
         self.early.clear();
+    }
+
+    /// A number that completions of nothing under way have: a change may stay long where a memory node does not answer, and 65,536 others go by. None: all are in use.
+    fn free_number(&mut self) -> Option<u16> {
+        let is_free = |number: &u16| !self.pending.contains_key(number) && !self.loading.contains_key(number);
+        let mut numbers = (0..=u16::MAX).map(|step| self.next_post.wrapping_add(step));
+        let number = numbers.find(is_free)?;
+        self.next_post = number.wrapping_add(1);
+        Some(number)
     }
 
     /// The copies that it answers from.
@@ -340,9 +353,7 @@ impl Proxy {
         }
         served.answers.insert(request.sequence, None);
         if self.waiting.len() >= WAITING_MAX {
-            // Kept, too: were it executed when it comes again, its sender would have asked under another number.
-            let none = SlotWord::NEVER_USED;
-            self.conclude(&request, WriteStatus::Busy, (request.change.slot, none, none), out);
+            self.refuse(&request, out);
             return 0;
         }
         self.consider(now, request, out)
@@ -374,6 +385,12 @@ impl Proxy {
             served.answers.insert(request.sequence, Some(answer.clone()));
         }
         self.answer(request.from, answer, out);
+    }
+
+    /// Says that nothing of a write has begun, nor will. Kept, too: were it executed when it comes again, its sender would have asked under another number.
+    fn refuse<A>(&mut self, request: &WriteRequest, out: &mut Vec<Out<A>>) {
+        let none = SlotWord::NEVER_USED;
+        self.conclude(request, WriteStatus::Busy, (request.change.slot, none, none), out);
     }
 
     /// Begins a change, refuses it, or lets it wait.
@@ -431,6 +448,10 @@ impl Proxy {
         out: &mut Vec<Out<A>>,
     ) -> u32 {
         let Some(grant) = self.grant else { return 0 };
+        let Some(number) = self.free_number() else {
+            absorbs.iter().chain([&request]).for_each(|one| self.refuse(one, out));
+            return 0;
+        };
         let partition = request.hash.partition(self.layout.partition_bits);
         let new = match request.change.word.as_live() {
             Some(live) => SlotWord::live_after(old, live.fingerprint, live.units, live.address),
@@ -439,16 +460,15 @@ impl Proxy {
         lineage.push(new);
         let at = self.layout.slot_address(SlotId { partition, slot });
         let replicas = self.layout.living_replicas(at.region, grant.living);
-        self.next_post = self.next_post.wrapping_add(1);
         for (copy, &to) in replicas.iter().enumerate() {
             let batch = vec![RemoteOp::Write(at, new.0.to_le_bytes().to_vec())];
-            out.push(Out::Post { session: grant.session, to, batch, tag: tag(self.next_post, copy) });
+            out.push(Out::Post { session: grant.session, to, batch, tag: tag(number, copy) });
         }
         let missing = replicas.len();
         let change = PendingChange { partition, request, slot, old, new, absorbs, lineage, missing };
-        self.pending.insert(self.next_post, change);
+        self.pending.insert(number, change);
         if !self.repairs.write_through {
-            self.commit(now, self.next_post, out);
+            self.commit(now, number, out);
         }
         missing as u32
     }

@@ -1,0 +1,109 @@
+//! The proxy by itself, without a network.
+//!
+//! Owns a proxy of one empty partition, and writes to it. Must not know who carries its posts.
+
+use super::*;
+use crate::region::MemoryNode;
+use crate::word::{LiveWord, LogicalAddress};
+
+const LAYOUT: PoolLayout =
+    PoolLayout { memory_nodes: 1, copies: 1, partition_bits: 0, groups: 64, block_bytes: 4096, blocks: 4 };
+const LEASE_NS: Nanos = 8_000;
+const WRITER: NodeId = NodeId(7);
+
+type Outs = Vec<Out<()>>;
+
+/// A proxy, without a lease, that has read its table.
+fn proxy() -> Proxy {
+    let mut proxy = Proxy::new(NodeId(1), LAYOUT, LEASE_NS, Repairs::ALL);
+    let grant = Grant { epoch: 1, session: SessionId(1), living: NodeSet::first(1) };
+    let mut out = Outs::new();
+    proxy.install(0, grant, vec![0], &mut out);
+    let table = LAYOUT.bucket_header(0).empty_table(LAYOUT.groups);
+    let tag = tags(&out)[0];
+    proxy.done(0, tag as u32, Ok(vec![OpResult::Bytes(table)]), &mut Outs::new());
+    proxy
+}
+
+fn tags(out: &Outs) -> Vec<u64> {
+    let posts = out.iter().map(|one| match one {
+        Out::Post { to: MemoryNode(0), tag, .. } => Some(*tag),
+        _ => None,
+    });
+    posts.flatten().collect()
+}
+
+/// The session's sequences that were answered, and what.
+fn answers(out: &Outs) -> Vec<(u32, WriteStatus)> {
+    let answer = |one: &Out<()>| match one {
+        Out::Send { to: WRITER, bytes } => match Message::decode(bytes) {
+            Ok((_, Message::Index(IndexRpc::Written { sequence, status, .. }))) => Some((sequence, status)),
+            _ => None,
+        },
+        _ => None,
+    };
+    out.iter().filter_map(answer).collect()
+}
+
+/// A put of a key that was absent.
+fn insert(sequence: u32, hash: KeyHash) -> IndexRpc {
+    let address = LogicalAddress { region: 0, offset: 64 * sequence };
+    let word = SlotWord::live(LiveWord { fingerprint: hash.fingerprint(), units: 1, address, version: 0 });
+    let change = IndexChange {
+        slot: ANY_SLOT,
+        expected: SlotWord::NEVER_USED,
+        word,
+        combines: false,
+        seen: Some(Vec::new()),
+    };
+    IndexRpc::Write { epoch: 1, session: 2, sequence, acknowledged: 0, hash, change }
+}
+
+fn key(number: u64) -> KeyHash {
+    KeyHash::of(&number.to_le_bytes())
+}
+
+/// Asks for an insert; the tags of its posts.
+fn ask(proxy: &mut Proxy, sequence: u32, hash: KeyHash, out: &mut Outs) -> Vec<u64> {
+    let mut own = Outs::new();
+    proxy.asked(0, WRITER, insert(sequence, hash), &mut own);
+    let tags = tags(&own);
+    out.append(&mut own);
+    tags
+}
+
+fn written(proxy: &mut Proxy, tag: u64) -> Vec<(u32, WriteStatus)> {
+    let mut out = Outs::new();
+    proxy.done(0, tag as u32, Ok(vec![OpResult::Written]), &mut out);
+    answers(&out)
+}
+
+/// A change whose memory node is slow, while numbers go round.
+#[test]
+fn numbers_of_what_is_under_way_are_passed_over() {
+    let (mut proxy, mut out) = (proxy(), Outs::new());
+    proxy.next_post = u16::MAX;
+    let slow = ask(&mut proxy, 1, key(1), &mut out);
+    proxy.next_post = u16::MAX - 1;
+    let second = ask(&mut proxy, 2, key(2), &mut out);
+    let third = ask(&mut proxy, 3, key(3), &mut out);
+    for (tags, sequence) in [(third, 3), (second, 2), (slow, 1)] {
+        assert_eq!(tags.len(), 1);
+        assert_eq!(written(&mut proxy, tags[0]), [(sequence, WriteStatus::Done)]);
+    }
+}
+
+/// As many changes under way as there are numbers: the next is told, and the table that is being read is not taken for one.
+#[test]
+fn without_a_free_number_a_write_is_refused() {
+    let (mut proxy, mut out) = (proxy(), Outs::new());
+    ask(&mut proxy, 1, key(1), &mut out);
+    let (_, change) = proxy.pending.pop_first().unwrap();
+    let change = PendingChange { partition: 1, ..change };
+    proxy.pending = (0..u16::MAX).map(|number| (number, change.clone())).collect();
+    proxy.loading.insert(u16::MAX, 0);
+    assert!(ask(&mut proxy, 2, key(2), &mut out).is_empty());
+    assert_eq!(answers(&out), [(2, WriteStatus::Busy)]);
+    proxy.loading.clear();
+    assert_eq!(ask(&mut proxy, 3, key(3), &mut out).len(), 1);
+}
