@@ -123,7 +123,7 @@ pub struct Client {
     cache: SlotCache,
     /// Partitions that have a proxy.
     owners: BTreeMap<u16, Owner>,
-    /// Numbers requests to proxies.
+    /// Numbers requests to proxies, in each epoch from 1.
     next_sequence: u32,
     proxy: Proxy,
     housekeeping_at: Nanos,
@@ -327,6 +327,8 @@ impl Client {
             return;
         }
         self.view = Some(view);
+        // A request is known by its epoch, too.
+        self.next_sequence = 0;
         self.preparing = self.preparing.filter(|&epoch| epoch > view.epoch);
         // Who is asked for the next epoch already said what does not count: that it works in the one before.
         self.was_reported = false;

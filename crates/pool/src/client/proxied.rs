@@ -15,20 +15,24 @@ use crate::rpc::{ANY_SLOT, IndexChange, IndexRpc, SlotAndWord, WriteStatus};
 use crate::wire::{Message, Owner, Verdict};
 use crate::word::{LiveWord, SlotWord};
 
+#[cfg(test)]
+mod tests;
+
 impl Client {
     pub(super) fn owner_of(&self, operation: &Operation) -> Option<Owner> {
         self.owners.get(&operation.hash.partition(self.layout.partition_bits)).copied()
     }
 
-    fn next_sequence(&mut self) -> u32 {
-        self.next_sequence += 1;
-        self.next_sequence
+    /// None: all numbers of this epoch are used up. With one of them a request would be taken for an earlier one.
+    fn next_sequence(&mut self) -> Option<u32> {
+        self.next_sequence = self.next_sequence.checked_add(1)?;
+        Some(self.next_sequence)
     }
 
     /// Asks the proxy which slots may have the key, and writes the object meanwhile.
     pub(super) fn ask_index(&mut self, operation: &mut Operation, writes: Vec<(MemoryNode, Batch)>) -> Next {
         let (epoch, session) = self.view.map_or((0, 0), |view| (view.epoch, view.session.0));
-        let sequence = self.next_sequence();
+        let Some(sequence) = self.next_sequence() else { return Next::Finish(Outcome::Unavailable) };
         operation.step = Step::Ask;
         Next::Ask(IndexRpc::Read { epoch, session, sequence, hash: operation.hash }, writes)
     }
@@ -78,7 +82,7 @@ impl Client {
         let seen = was_absent.then(|| operation.seen.clone());
         let change = IndexChange { slot, expected, word, combines, seen };
         let (epoch, session) = self.view.map_or((0, 0), |view| (view.epoch, view.session.0));
-        let sequence = self.next_sequence();
+        let Some(sequence) = self.next_sequence() else { return Next::Finish(Outcome::Unavailable) };
         let open = self.operations.values().filter_map(|other| other.rpc.as_ref());
         let acknowledged = open.map(|rpc| rpc.identity().2).min().unwrap_or(sequence);
         let partition = operation.hash.partition(self.layout.partition_bits);
