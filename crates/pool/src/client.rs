@@ -300,7 +300,7 @@ impl Client {
             Message::Prepare { epoch } if self.view.is_some_and(|view| view.epoch < epoch) => {
                 self.preparing = Some(self.preparing.map_or(epoch, |other| other.max(epoch)));
                 self.was_reported = false;
-                self.proxy.stop();
+                self.proxy.stop(out);
             }
             Message::GivenUp { session } if self.view.is_some_and(|view| view.session.0 == session) => {
                 self.be_fenced(out);
@@ -360,7 +360,7 @@ impl Client {
         let posts = self.proxy.install(now, grant, own, out);
         self.proxy_posted(posts);
         match self.is_paused() {
-            true => self.proxy.stop(),
+            true => self.proxy.stop(out),
             false => ids.into_iter().for_each(|id| self.advance(id, now, out)),
         }
     }
@@ -425,7 +425,7 @@ impl Client {
     /// Memory nodes refuse the session: whatever was being changed may have changed.
     fn be_fenced(&mut self, out: &mut Vec<Out<ClientAnswer>>) {
         self.is_fenced = true;
-        self.proxy.stop();
+        self.proxy.stop(out);
         for operation in std::mem::take(&mut self.operations).into_values() {
             let outcome = match operation.step.may_happen() {
                 true => Outcome::Indeterminate,

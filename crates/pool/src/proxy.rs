@@ -167,12 +167,12 @@ impl Proxy {
         partitions: Vec<u16>,
         out: &mut Vec<Out<A>>,
     ) -> u32 {
+        self.refuse_waiting(out);
         self.grant = Some(grant);
         self.is_stopped = false;
         self.tables = partitions.iter().map(|&partition| (partition, None)).collect();
         self.loading.clear();
         self.pending.clear();
-        self.waiting.clear();
         self.served.clear();
         self.lease_until = 0;
         self.renewal = None;
@@ -197,11 +197,18 @@ impl Proxy {
         posts + self.try_early(now, out)
     }
 
-    /// Another epoch is prepared: nothing more begins, and nothing more is answered from here.
-    pub(crate) fn stop(&mut self) {
+    /// Another epoch is prepared, or the session is given up: nothing more begins, and nothing more is answered from here but changes that are under way.
+    pub(crate) fn stop<A>(&mut self, out: &mut Vec<Out<A>>) {
         self.is_stopped = true;
-        self.waiting.clear();
+        self.refuse_waiting(out);
         self.early.clear();
+    }
+
+    /// Writers that wait need not be in doubt: nothing of what they asked for has begun.
+    fn refuse_waiting<A>(&mut self, out: &mut Vec<Out<A>>) {
+        for request in std::mem::take(&mut self.waiting) {
+            self.refuse(&request, out);
+        }
     }
 
     /// A number that completions of nothing under way have: a change may stay long where a memory node does not answer, and 65,536 others go by. None: all are in use.

@@ -39,7 +39,7 @@ pub enum WriteStatus {
     Conflict,
     /// No slot is free. Nothing happened.
     Full,
-    /// Too many wait. Nothing happened.
+    /// Too many wait, or the proxy ends. Nothing happened.
     Busy,
 }
 

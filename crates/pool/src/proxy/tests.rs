@@ -107,3 +107,16 @@ fn without_a_free_number_a_write_is_refused() {
     proxy.loading.clear();
     assert_eq!(ask(&mut proxy, 3, key(3), &mut out).len(), 1);
 }
+
+/// Who waits when a proxy ends is told that nothing began; who has begun, how it ends.
+#[test]
+fn who_waits_is_told_when_the_proxy_ends() {
+    let (mut proxy, mut out) = (proxy(), Outs::new());
+    let under_way = ask(&mut proxy, 1, key(1), &mut out);
+    assert!(ask(&mut proxy, 2, key(1), &mut out).is_empty());
+    assert!(ask(&mut proxy, 3, key(1), &mut out).is_empty());
+    assert_eq!(answers(&out), []);
+    proxy.stop(&mut out);
+    assert_eq!(answers(&out), [(2, WriteStatus::Busy), (3, WriteStatus::Busy)]);
+    assert_eq!(written(&mut proxy, under_way[0]), [(1, WriteStatus::Done)]);
+}
