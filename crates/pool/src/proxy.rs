@@ -30,8 +30,12 @@ use table::ProxyTable;
 
 /// What tags of its posts begin with.
 pub(crate) const PROXY_POST: u32 = u32::MAX - 1;
-/// Requests that wait, at most; more are told so.
+/// Requests that wait for one slot, or for one new key, at most; more are told so.
 const WAITING_MAX: usize = 64;
+/// Requests that wait, at most: each change that is done looks through them.
+const WAITING_IN_ALL_MAX: usize = 1024;
+/// Requests that cannot be answered yet, at most; more come again.
+const EARLY_MAX: usize = 64;
 /// Requests of a session whose answers are kept, at most: more than it may have under way.
 const KEPT_MAX: usize = 256;
 
@@ -282,7 +286,7 @@ impl Proxy {
     }
 
     fn keep_for_later(&mut self, from: NodeId, rpc: IndexRpc) {
-        if self.early.len() < WAITING_MAX && !self.early.iter().any(|(_, other)| *other == rpc) {
+        if self.early.len() < EARLY_MAX && !self.early.iter().any(|(_, other)| *other == rpc) {
             self.early.push_back((from, rpc));
         }
     }
@@ -359,10 +363,6 @@ impl Proxy {
             }
         }
         served.answers.insert(request.sequence, None);
-        if self.waiting.len() >= WAITING_MAX {
-            self.refuse(&request, out);
-            return 0;
-        }
         self.consider(now, request, out)
     }
 
@@ -400,6 +400,17 @@ impl Proxy {
         self.conclude(request, WriteStatus::Busy, (request.change.slot, none, none), out);
     }
 
+    /// Whether there is no room for another request that waits for the same.
+    fn has_no_room_for(&self, request: &WriteRequest) -> bool {
+        let place = |one: &WriteRequest| {
+            let partition = one.hash.partition(self.layout.partition_bits);
+            (partition, one.change.slot, (one.change.slot == ANY_SLOT).then_some(one.hash))
+        };
+        let is_rival = |other: &&WriteRequest| place(other) == place(request);
+        self.waiting.len() >= WAITING_IN_ALL_MAX
+            || self.waiting.iter().filter(is_rival).count() >= WAITING_MAX
+    }
+
     /// Begins a change, refuses it, or lets it wait.
     fn consider<A>(&mut self, now: Nanos, request: WriteRequest, out: &mut Vec<Out<A>>) -> u32 {
         let partition = request.hash.partition(self.layout.partition_bits);
@@ -415,6 +426,8 @@ impl Proxy {
             if answers_early {
                 let (slot, none) = (change.slot, SlotWord::NEVER_USED);
                 self.conclude(&request, WriteStatus::Absorbed, (slot, none, none), out);
+            } else if self.has_no_room_for(&request) {
+                self.refuse(&request, out);
             } else {
                 self.waiting.push_back(request);
             }

@@ -120,3 +120,28 @@ fn who_waits_is_told_when_the_proxy_ends() {
     assert_eq!(answers(&out), [(2, WriteStatus::Busy), (3, WriteStatus::Busy)]);
     assert_eq!(written(&mut proxy, under_way[0]), [(1, WriteStatus::Done)]);
 }
+
+/// However many wait for one key, others are not refused for it; nor is who need not wait, although as many wait as may.
+#[test]
+fn only_who_would_have_to_wait_is_refused() {
+    let (mut proxy, mut out) = (proxy(), Outs::new());
+    let first = ask(&mut proxy, 0, key(1), &mut out);
+    for sequence in 1..=WAITING_MAX as u32 {
+        assert!(ask(&mut proxy, sequence, key(1), &mut out).is_empty());
+    }
+    assert_eq!(answers(&out), []);
+    assert!(ask(&mut proxy, 100, key(1), &mut out).is_empty());
+    assert_eq!(answers(&out), [(100, WriteStatus::Busy)]);
+    // Another key, twice: the one begins, the other waits.
+    assert_eq!(ask(&mut proxy, 101, key(2), &mut out).len(), 1);
+    assert!(ask(&mut proxy, 102, key(2), &mut out).is_empty());
+    assert_eq!(answers(&out).len(), 1);
+    let some = proxy.waiting[0].clone();
+    let others = (1000..).map(|at| WriteRequest { hash: key(at), ..some.clone() });
+    proxy.waiting.extend(others.take(WAITING_IN_ALL_MAX - proxy.waiting.len()));
+    assert!(ask(&mut proxy, 103, key(2), &mut out).is_empty());
+    assert_eq!(ask(&mut proxy, 104, key(3), &mut out).len(), 1);
+    assert_eq!(answers(&out), [(100, WriteStatus::Busy), (103, WriteStatus::Busy)]);
+    // The first of those that waited finds the key there, and so do the others.
+    assert_eq!(written(&mut proxy, first[0])[..2], [(0, WriteStatus::Done), (1, WriteStatus::Conflict)]);
+}
