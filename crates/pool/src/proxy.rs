@@ -36,6 +36,8 @@ const WAITING_MAX: usize = 64;
 const WAITING_IN_ALL_MAX: usize = 1024;
 /// Requests that cannot be answered yet, at most; more come again.
 const EARLY_MAX: usize = 64;
+/// Renewals of a lease that are sent within its length, at most.
+const RENEWALS: Nanos = 8;
 /// Requests of a session whose answers are kept, at most: more than it may have under way.
 const KEPT_MAX: usize = 256;
 
@@ -134,8 +136,8 @@ pub(crate) struct Proxy {
     /// What cannot be answered yet: of an epoch to come, of a table that is not read yet, without a lease.
     early: VecDeque<(NodeId, IndexRpc)>,
     lease_until: Nanos,
-    /// The renewal that is not answered, and when it was sent.
-    renewal: Option<(u32, Nanos)>,
+    /// Renewals that are not answered, and when they were sent, less than a lease ago.
+    renewals: VecDeque<(u32, Nanos)>,
     next_renewal: u32,
     pub(crate) counters: ProxyCounters,
 }
@@ -157,7 +159,7 @@ impl Proxy {
             served: BTreeMap::new(),
             early: VecDeque::new(),
             lease_until: 0,
-            renewal: None,
+            renewals: VecDeque::new(),
             next_renewal: 0,
             counters: ProxyCounters::default(),
         }
@@ -179,7 +181,7 @@ impl Proxy {
         self.pending.clear();
         self.served.clear();
         self.lease_until = 0;
-        self.renewal = None;
+        self.renewals.clear();
         let mut posts = 0;
         for partition in partitions {
             let at = self.layout.table_address(partition);
@@ -239,18 +241,24 @@ impl Proxy {
         }
     }
 
+    /// Asks for the lease, and again while nothing is answered: earlier answers count, too, since a round trip may be longer than the time between two.
     fn renew<A>(&mut self, now: Nanos, out: &mut Vec<Out<A>>) {
         let Some(grant) = self.grant else { return };
+        self.renewals.retain(|&(_, sent_at)| now < sent_at.saturating_add(self.lease_ns));
+        let step_ns = (self.lease_ns / RENEWALS).max(1);
+        if self.renewals.back().is_some_and(|&(_, sent_at)| now < sent_at.saturating_add(step_ns)) {
+            return;
+        }
         self.next_renewal = self.next_renewal.wrapping_add(1);
-        self.renewal = Some((self.next_renewal, now));
+        self.renewals.push_back((self.next_renewal, now));
         let message = Message::Renew { session: grant.session.0, sequence: self.next_renewal };
         out.push(Out::Send { to: NodeId::MANAGER, bytes: message.encode(self.node.0) });
     }
 
     /// The lease goes on, from when that was asked for.
     pub(crate) fn renewed<A>(&mut self, now: Nanos, sequence: u32, out: &mut Vec<Out<A>>) -> u32 {
-        let Some((_, sent_at)) = self.renewal.filter(|(asked, _)| *asked == sequence) else { return 0 };
-        self.renewal = None;
+        let Some(at) = self.renewals.iter().position(|(asked, _)| *asked == sequence) else { return 0 };
+        let Some((_, sent_at)) = self.renewals.drain(..=at).next_back() else { return 0 };
         self.lease_until = self.lease_until.max(sent_at.saturating_add(self.lease_ns));
         self.try_early(now, out)
     }
@@ -316,7 +324,7 @@ impl Proxy {
             Some(_) => {}
         }
         self.keep_for_later(from, rpc);
-        if !has_lease && self.renewal.is_none() {
+        if !has_lease {
             self.renew(now, out);
         }
         0

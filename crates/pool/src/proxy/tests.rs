@@ -145,3 +145,28 @@ fn only_who_would_have_to_wait_is_refused() {
     // The first of those that waited finds the key there, and so do the others.
     assert_eq!(written(&mut proxy, first[0])[..2], [(0, WriteStatus::Done), (1, WriteStatus::Conflict)]);
 }
+
+/// Housekeeping comes each microsecond, an answer takes five: the lease begins, and goes on, from when each was asked for.
+#[test]
+fn a_lease_begins_where_answers_are_slower_than_housekeeping() {
+    let (mut proxy, mut under_way) = (proxy(), VecDeque::new());
+    proxy.renewals.clear();
+    for now in (1_000..40_000).step_by(1_000) {
+        let mut out = Outs::new();
+        proxy.housekeep(now, &mut out);
+        assert!(out.len() <= 1);
+        under_way.extend(out.iter().map(|_| (now, proxy.next_renewal)));
+        assert!(proxy.renewals.len() <= RENEWALS as usize);
+        while let Some((asked_at, sequence)) = under_way.pop_front_if(|(at, _)| *at + 5_000 <= now) {
+            proxy.renewed(now, sequence, &mut Outs::new());
+            assert_eq!(proxy.lease_until, asked_at + LEASE_NS);
+        }
+        assert_eq!(proxy.lease_until > now, now >= 6_000, "at {now}");
+    }
+    // What was asked for longer ago than a lease holds counts for nothing.
+    let old = proxy.next_renewal;
+    let until = proxy.lease_until;
+    proxy.housekeep(80_000, &mut Outs::new());
+    proxy.renewed(80_000, old, &mut Outs::new());
+    assert_eq!((proxy.lease_until, proxy.renewals.len()), (until, 1));
+}
