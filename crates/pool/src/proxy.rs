@@ -294,7 +294,9 @@ impl Proxy {
     }
 
     fn keep_for_later(&mut self, from: NodeId, rpc: IndexRpc) {
-        if self.early.len() < EARLY_MAX && !self.early.iter().any(|(_, other)| *other == rpc) {
+        // What is acknowledged may be said anew.
+        let is_same = |other: &IndexRpc| other.identity() == rpc.identity();
+        if self.early.len() < EARLY_MAX && !self.early.iter().any(|(_, other)| is_same(other)) {
             self.early.push_back((from, rpc));
         }
     }

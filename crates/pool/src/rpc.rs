@@ -9,7 +9,7 @@
 //! | 18 | `Write` | epoch u32, session u16, flags u16 (1: combines, 2: the key was absent), sequence u32, acknowledged u32, hash u64, slot u32 (all ones: any), expected u64, word u64 (0: a tombstone), count u32, seen words of 12 bytes |
 //! | 19 | `Written` | epoch u32, session u16, status u16, sequence u32, slot u32, old u64, new u64 |
 //!
-//! A request has the epoch in which its sender works, and a proxy that works in another one passes it over. Requests of a session are numbered; a write says below which number all are answered. The form of
+//! A request has the epoch in which its sender works, and a proxy that works in another one passes it over. Requests of a session are numbered; a write says below which number all writes to this proxy are answered. The form of
 //! requests is that of FlexKV (arXiv 2512.16148): a writer says which slot it means, since proxies know fingerprints and no keys; that of a write to a key that was absent is ours.
 
 use hedgerow_row::le_bytes::{u16_at, u32_at, u64_at};
@@ -95,7 +95,7 @@ pub enum IndexRpc {
         session: u16,
         /// Comes back.
         sequence: u32,
-        /// All requests with lower numbers are answered.
+        /// All writes to this proxy with lower numbers are answered.
         acknowledged: u32,
         /// Of the key.
         hash: KeyHash,

@@ -83,12 +83,12 @@ impl Client {
         let change = IndexChange { slot, expected, word, combines, seen };
         let (epoch, session) = self.view.map_or((0, 0), |view| (view.epoch, view.session.0));
         let Some(sequence) = self.next_sequence() else { return Next::Finish(Outcome::Unavailable) };
-        let open = self.operations.values().filter_map(|other| other.rpc.as_ref());
-        let acknowledged = open.map(|rpc| rpc.identity().2).min().unwrap_or(sequence);
         let partition = operation.hash.partition(self.layout.partition_bits);
         operation.step = Step::Submit(Submission { purpose, partition, change: change.clone() });
         let hash = operation.hash;
-        Next::Ask(IndexRpc::Write { epoch, session, sequence, acknowledged, hash, change }, Vec::new())
+        // What is acknowledged is said when it is sent.
+        let rpc = IndexRpc::Write { epoch, session, sequence, acknowledged: 0, hash, change };
+        Next::Ask(rpc, Vec::new())
     }
 
     /// The proxy said what became of it.
@@ -131,6 +131,13 @@ impl Client {
         }
     }
 
+    /// The number of the write that an operation waits for this proxy to do.
+    fn open_write(&self, operation: &Operation, owner: Owner) -> Option<u32> {
+        let Some(IndexRpc::Write { sequence, .. }) = operation.rpc else { return None };
+        let is_its = self.owner_of(operation).is_some_and(|other| other.session == owner.session);
+        is_its.then_some(sequence)
+    }
+
     /// Sends a request, and again while nothing is answered.
     pub(super) fn send_rpc(
         &mut self,
@@ -139,7 +146,11 @@ impl Client {
         now: Nanos,
         out: &mut Vec<Out<ClientAnswer>>,
     ) {
-        let (Some(rpc), Some(owner)) = (operation.rpc.clone(), self.owner_of(operation)) else { return };
+        let (Some(mut rpc), Some(owner)) = (operation.rpc.clone(), self.owner_of(operation)) else { return };
+        if let IndexRpc::Write { sequence, acknowledged, .. } = &mut rpc {
+            let open = self.operations.values().filter_map(|other| self.open_write(other, owner));
+            *acknowledged = open.fold(*sequence, u32::min);
+        }
         out.push(Out::Send { to: owner.node, bytes: Message::Index(rpc).encode(self.node.0) });
         let at = now.saturating_add(self.options.rpc_retry_ns.max(1));
         operation.resend_at = Some(at);

@@ -58,3 +58,37 @@ fn numbers_of_requests_end_and_begin_again_with_the_epoch() {
     install(&mut client, 2);
     assert_eq!(sequence(client.ask_index(&mut operation, Vec::new())), Some(1));
 }
+
+/// Sends a write of the partition, number `id` of the operations: what it acknowledges.
+fn send(client: &mut Client, id: u32, operation: &mut Operation) -> u32 {
+    let mut out = Outs::new();
+    client.send_rpc(id, operation, 0, &mut out);
+    let Some(Out::Send { bytes, .. }) = out.pop() else { panic!("nothing was sent") };
+    match Message::decode(&bytes) {
+        Ok((_, Message::Index(IndexRpc::Write { acknowledged, .. }))) => acknowledged,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_write_acknowledges_what_no_other_write_to_its_proxy_waits_for() {
+    let mut client = client(1);
+    let place = (3, SlotWord::NEVER_USED);
+    // 1: a read, 2: a write to the other proxy, 3 and 4: writes to this one.
+    for (id, partition) in [(1, 0), (2, 1), (3, 0), (4, 0)] {
+        let mut operation = delete(partition);
+        let next = match id {
+            1 => client.ask_index(&mut operation, Vec::new()),
+            _ => client.submit(&mut operation, Purpose::Delete, place, false),
+        };
+        let Next::Ask(rpc, _) = next else { panic!("{next:?}") };
+        assert_eq!(rpc.identity().2, id);
+        operation.rpc = Some(rpc);
+        client.operations.insert(id, operation);
+    }
+    let mut last = client.operations.remove(&4).unwrap();
+    assert_eq!(send(&mut client, 4, &mut last), 3);
+    // Sent again once the third is answered.
+    client.operations.remove(&3);
+    assert_eq!(send(&mut client, 4, &mut last), 4);
+}
