@@ -20,11 +20,18 @@ fn client(epoch: u32) -> Client {
     client
 }
 
-fn install(client: &mut Client, epoch: u32) {
+/// A new epoch, and which calls ended by it.
+fn install(client: &mut Client, epoch: u32) -> Vec<Outcome> {
     let view = ClientView { epoch, living: NodeSet::first(1), session: SessionId(2) };
     let owners =
         [0, 1].map(|partition| Owner { partition, node: NodeId(10 + partition), session: 10 + partition });
-    client.install(0, view, (&[], &owners), &mut Outs::new());
+    let mut out = Outs::new();
+    client.install(0, view, (&[], &owners), &mut out);
+    let outcome = |one| match one {
+        Out::Answer(ClientAnswer { outcome, .. }) => Some(outcome),
+        _ => None,
+    };
+    out.into_iter().filter_map(outcome).collect()
 }
 
 /// A delete of some key of the partition.
@@ -91,4 +98,33 @@ fn a_write_acknowledges_what_no_other_write_to_its_proxy_waits_for() {
     // Sent again once the third is answered.
     client.operations.remove(&3);
     assert_eq!(send(&mut client, 4, &mut last), 4);
+}
+
+/// A write that waited for its proxy when the configuration changed, and nobody knows of its slot any more.
+#[test]
+fn a_write_that_was_told_busy_is_no_doubt() {
+    let none = SlotWord::NEVER_USED;
+    for is_told in [false, true] {
+        let mut client = client(1);
+        let mut operation = delete(0);
+        let Next::Ask(rpc, _) = client.submit(&mut operation, Purpose::Delete, (3, none), false) else {
+            panic!("nothing was asked")
+        };
+        let (epoch, session, sequence) = rpc.identity();
+        operation.rpc = Some(rpc);
+        client.operations.insert(1, operation);
+        client.preparing = Some(2);
+        if is_told {
+            let status = WriteStatus::Busy;
+            let busy = IndexRpc::Written { epoch, session, sequence, status, slot: 3, old: none, new: none };
+            client.proxy_answered(busy, 0, &mut Outs::new());
+        }
+        let (outcomes, goes_on) = match is_told {
+            true => (vec![], true),
+            false => (vec![Outcome::Indeterminate], false),
+        };
+        assert_eq!(install(&mut client, 2), outcomes);
+        let is_asking = |operation: &Operation| matches!(operation.step, Step::Ask);
+        assert_eq!(client.operations.get(&1).is_some_and(is_asking), goes_on);
+    }
 }
