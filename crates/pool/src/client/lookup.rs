@@ -199,6 +199,17 @@ impl Client {
         if words.is_empty() {
             return self.found(operation, Vec::new(), free, now);
         }
+        self.post_candidates(operation, words, free, all)
+    }
+
+    /// Asks for the objects that these slots lead to.
+    pub(super) fn post_candidates(
+        &self,
+        operation: &mut Operation,
+        words: Vec<(u32, SlotWord)>,
+        free: Option<(u32, SlotWord)>,
+        all: bool,
+    ) -> Next {
         let mut reads = Vec::with_capacity(words.len());
         for &(_, word) in &words {
             match self.read_object(word) {

@@ -48,15 +48,7 @@ impl Client {
         if words.is_empty() || all && !is_put {
             return self.found(operation, Vec::new(), free, now);
         }
-        let mut reads = Vec::with_capacity(words.len());
-        for &(_, word) in &words {
-            match self.read_object(word) {
-                Some(read) => reads.push(read),
-                None => return Next::Finish(Outcome::Unavailable),
-            }
-        }
-        operation.step = Step::Candidates { words, free, all };
-        Next::Post(reads)
+        self.post_candidates(operation, words, free, all)
     }
 
     /// Asks for a change. `was_absent`: no slot had the key.
