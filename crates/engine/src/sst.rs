@@ -26,6 +26,7 @@ pub use writer::{SstOptions, SstRecord, SstRecordKind, SstWriter};
 
 mod block;
 mod block_reads;
+mod bounds;
 mod cursor;
 mod file_reads;
 mod filter;

@@ -13,6 +13,7 @@ use hedgerow_row::le_bytes::u32_at;
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{OptionsBuilder, Weighter};
 
+use super::bounds::Bounds;
 use super::first_reads::FirstReads;
 use super::format::{Codec, EntryKind, HEAD_BYTES, PAGE_BYTES, PageRange, SstId, StoredBlock, open_block};
 use super::look_counts::{LookCount, LookCounts};
@@ -38,7 +39,7 @@ pub(super) struct Block {
     bytes: OwnedBytes,
     /// Where in them the entries begin.
     from: usize,
-    /// Where the ends of the entries are.
+    /// Where the ends of the entries are; of an index block, where it ends.
     ends: usize,
     count: usize,
     kind: EntryKind,
@@ -63,6 +64,10 @@ impl Block {
                 }
             }
         };
+        if kind == EntryKind::Bound {
+            let count = Bounds::of(&bytes.as_slice()[from..from + len]).ok_or_else(malformed)?.len();
+            return Ok(Block { bytes, from, ends: from + len, count, kind });
+        }
         let count_at = (from + len).checked_sub(4).filter(|_| len >= 4).ok_or_else(malformed)?;
         let count = u32_at(bytes.as_slice(), count_at) as usize;
         let ends = count.checked_mul(4).and_then(|ends| count_at.checked_sub(ends)).filter(|&at| at >= from);
@@ -70,9 +75,7 @@ impl Block {
         if !block.is_well_formed() {
             return Err(malformed());
         }
-        if kind == EntryKind::Record {
-            block.check_records(id)?;
-        }
+        block.check_records(id)?;
         Ok(block)
     }
 
@@ -119,9 +122,17 @@ impl Block {
         start..end(n)
     }
 
-    /// The `n`-th entry.
-    pub(super) fn entry(&self, n: usize) -> &[u8] {
+    /// The `n`-th entry of a data block.
+    fn entry(&self, n: usize) -> &[u8] {
         &self.bytes.as_slice()[self.range(n)]
+    }
+
+    /// The entries of an index block.
+    #[inline]
+    pub(super) fn bounds(&self) -> Bounds<'_> {
+        debug_assert_eq!(self.kind, EntryKind::Bound);
+        let bounds = Bounds::of_checked(&self.bytes.as_slice()[self.from..self.ends]);
+        bounds.expect("they were looked at when the block was read")
     }
 
     /// The bytes of the `n`-th entry of a data block.
@@ -145,7 +156,7 @@ impl Block {
         parsed(self.bytes.shared().get(range)?)
     }
 
-    /// Of how many entries, from the first on, `is_before` holds, told their places; it holds of none after the first of which it does not.
+    /// Of how many entries of a data block, from the first on, `is_before` holds, told their places; it holds of none after the first of which it does not.
     pub(super) fn partition(&self, is_before: impl Fn(usize) -> bool) -> usize {
         let (mut from, mut to) = (0, self.count);
         while from < to {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::block::Block;
 use super::block_reads::WalkBlocks;
 use super::format::{EntryKind, PageRange};
-use super::reader::{BlockSource, FoundRecord, Sst, bound_at_or_below, bound_below, records_below};
+use super::reader::{BlockSource, FoundRecord, Sst, records_below};
 use crate::{ErrorKind, Result};
 
 /// What is asked for ahead when a walk leaves its first block, and at most: twice as much each time.
@@ -76,7 +76,7 @@ impl SstCursor {
         self.place = None;
         let index_number = self.sst.index_of(key);
         let index = self.first_index_block(index_number, key, blocks)?;
-        let bound = bound_at_or_below(&index, key);
+        let bound = index.bounds().at_or_below(key);
         let place = self.look_for(key, (index_number, index, bound), blocks)?;
         self.place =
             if place.n < place.block.len() { Some(place) } else { self.after(place, Going::There, blocks)? };
@@ -91,7 +91,7 @@ impl SstCursor {
         self.place = None;
         let index_number = self.sst.index_below(key);
         let index = self.first_index_block(index_number, key, blocks)?;
-        let bound = bound_below(&index, key);
+        let bound = index.bounds().below(key);
         let place = self.look_for(key, (index_number, index, bound), blocks)?;
         self.place = self.before(place, Going::There, blocks)?;
         Ok(())

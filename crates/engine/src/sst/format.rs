@@ -13,16 +13,16 @@
 //!  +--------+-----------------+-----------------+--------------+-------------+----------+
 //! ```
 //!
-//! * **Header**: magic `HDGTABL1`, store (u128), file number (u64), what a reader needs to know (u32, a bit each; none so far), crc32c of those 36 bytes (u32), zeros.
+//! * **Header**: magic `HDGTABL2`, store (u128), file number (u64), what a reader needs to know (u32, a bit each; none so far), crc32c of those 36 bytes (u32), zeros.
 //! * **Footer**: magic `HDGTABLE`, file number (u64), of the summary and then of the filter first page (u32), bytes (u32) and crc32c (u32), crc32c of
 //!   those 40 bytes (u32), zeros.
 //! * **Block**: begins on a page, so that a look costs one request of as few pages as there are. Head of 16 bytes: crc32c of all that follows (u32),
-//!   stored bytes (u32), raw bytes (u32), codec (u8: 0 raw, 1 LZ4), what its entries are (u8: 1 records, 2 bounds), 2 zeros. Then the stored bytes, then zeros up to a whole page. What is stored are,
-//!   under the codec, the entries, the end of each (u32), how many there are (u32).
+//!   stored bytes (u32), raw bytes (u32), codec (u8: 0 raw, 1 LZ4), what its entries are (u8: 1 records, 3 bounds), 2 zeros. Then the stored bytes, then zeros up to a whole page. What is stored is,
+//!   under the codec, of records the entries, the end of each (u32), how many there are (u32); of bounds what `sst/bounds.rs` says.
 //! * **Entry of a data block**: a record of the log (`log/format.rs`) without checksums of its own, for the block's stands over it; without what it replaced; without
 //!   flags that speak of the log. A delta's base is in an older table, or nowhere. A multiple of 8 bytes.
-//! * **Entry of an index block**: page (u32) and pages (u32) of a data block, then its lower bound: the shortest string above all keys before the block
-//!   and not above its first. Of the summary: the same of index blocks.
+//! * **Bounds**: a lower bound of a data block is the shortest string above all keys before the block and not above its first. What an index block has of some of them is said in
+//!   `sst/bounds.rs`. Of the summary: page (u32) and pages (u32) of an index block, then the bound of its first data block.
 //! * **Key** here: table (u32, big-endian), then the row's key. So tables follow one another, each in the order of its keys.
 //! * **Summary**: least and greatest sequence (u64 each); rows, deltas, tombstones, bytes of records (u64 each); least and greatest key, bytes (u32) before each; how many tables (u32) and of
 //!   each its number (u32), flags (u32: 1 something in it expires), bytes of the longest body, rows, deltas, tombstones, bytes of records (u64 each); how many index blocks
@@ -40,7 +40,7 @@ use crate::{Error, ErrorKind, Result};
 pub(super) const PAGE_BYTES: usize = CAPACITY_PAGE_BYTES;
 /// Bytes of a block before what it stores.
 pub(super) const HEAD_BYTES: usize = 16;
-const HEADER_MAGIC: &[u8; 8] = b"HDGTABL1";
+const HEADER_MAGIC: &[u8; 8] = b"HDGTABL2";
 const FOOTER_MAGIC: &[u8; 8] = b"HDGTABLE";
 const HEADER_BYTES: usize = 36;
 const FOOTER_BYTES: usize = 40;
@@ -281,7 +281,7 @@ impl SstTable {
     }
 }
 
-/// Where an index block lies, and a lower bound of its keys.
+/// Where a block lies, and a lower bound of its keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct IndexBound {
     pub(super) pages: PageRange,
@@ -458,7 +458,7 @@ pub(super) fn bound_len(before: &[u8], key: &[u8]) -> usize {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum EntryKind {
     Record = 1,
-    Bound = 2,
+    Bound = 3,
 }
 
 /// Writes a block's head before what is stored, which begins at [`HEAD_BYTES`] of `out`.

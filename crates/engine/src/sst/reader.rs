@@ -16,7 +16,7 @@ use super::file_reads::FileReads;
 use super::filter::{Filter, hash_of};
 use super::format::{
     Counted, EntryKind, Footer, IndexBound, PAGE_BYTES, PageRange, Section, SstCounts, SstId, SstSummary,
-    SstTable, check_header, composite_key, take_bound,
+    SstTable, check_header, composite_key,
 };
 use super::key_prefixes::KeyPrefixes;
 use super::look_counts::LookCount;
@@ -70,16 +70,6 @@ pub(super) fn records_below(block: &Block, composite: &[u8]) -> usize {
         let record = block.head(n);
         (record.table().to_be_bytes().as_slice(), record.key()) < (table, key)
     })
-}
-
-/// The entry of an index block for the data block that has the key if any has: the last whose bound is not above it, or the first.
-pub(super) fn bound_at_or_below(index: &Block, key: &[u8]) -> usize {
-    index.partition(|n| bound_of(index.entry(n)) <= key).saturating_sub(1)
-}
-
-/// The entry of an index block for the data block that has the last key below `key` if any has, or for the one after it.
-pub(super) fn bound_below(index: &Block, key: &[u8]) -> usize {
-    index.partition(|n| bound_of(index.entry(n)) < key).saturating_sub(1)
 }
 
 /// Where a data block lies, and the index block that says so.
@@ -426,7 +416,7 @@ impl Sst {
         let (first, last) = (self.index_of(&from), self.index_below(&end));
         let index =
             source.block(self, self.index_pages(among(first, last.max(first) + 1)), EntryKind::Bound)?;
-        let (first, last) = (bound_at_or_below(&index, &from), bound_below(&index, &end));
+        let (first, last) = (index.bounds().at_or_below(&from), index.bounds().below(&end));
         let pages = self.bound_at(&index, among(first, last.max(first) + 1))?;
         let block = source.block(self, pages, EntryKind::Record)?;
         let (first, end) = (records_below(&block, &from), records_below(&block, &end));
@@ -451,7 +441,7 @@ impl Sst {
     ) -> Result<DataWay, S::Refusal> {
         let index_pages = self.index_pages(self.index_of(key));
         let index = source.block(self, index_pages, EntryKind::Bound)?;
-        let pages = self.bound_at(&index, bound_at_or_below(&index, key))?;
+        let pages = self.bound_at(&index, index.bounds().at_or_below(key))?;
         Ok(DataWay { index, index_pages, pages })
     }
 
@@ -489,10 +479,7 @@ impl Sst {
 
     /// Where the data block lies that the `n`-th entry of an index block is about.
     pub(super) fn bound_at(&self, index: &Block, n: usize) -> Result<PageRange> {
-        match take_bound(index.entry(n)) {
-            Some((pages, _)) => self.check_place(pages),
-            None => Err(self.id().damaged("an entry of its index is too short")),
-        }
+        self.check_place(index.bounds().pages(n))
     }
 
     fn check_place(&self, pages: PageRange) -> Result<PageRange> {
@@ -638,17 +625,18 @@ impl Sst {
         let (mut found, mut last) = (SstSummary::default(), Vec::new());
         for bound in &summary.index {
             let index = self.read_block(bound.pages, EntryKind::Bound)?;
-            if bound_of(index.entry(0)) != &*bound.bound {
+            if *index.bounds().bound(0) != *bound.bound {
                 return Err(self.id().damaged("its summary and its index do not agree"));
             }
             for n in 0..index.len() {
                 let pages = self.bound_at(&index, n)?;
                 self.will_read(PageRange { first: pages.first, count: VERIFIED_AHEAD_PAGES });
                 let block = self.read_block(pages, EntryKind::Record)?;
-                if !last.is_empty() && *last >= *bound_of(index.entry(n)) {
+                let bound = index.bounds().bound(n);
+                if !last.is_empty() && last >= bound {
                     return Err(self.id().damaged("a bound in its index is not above the keys before"));
                 }
-                self.verify_block(&block, bound_of(index.entry(n)), &mut last, &mut found)?;
+                self.verify_block(&block, &bound, &mut last, &mut found)?;
             }
         }
         found.keys[1] = last.into();
@@ -696,11 +684,6 @@ impl Sst {
 
 /// What is asked for ahead of a block that is verified.
 const VERIFIED_AHEAD_PAGES: u32 = 32;
-
-/// The lower bound in an index entry; nothing, which is below all, in one that is too short.
-pub(super) fn bound_of(entry: &[u8]) -> &[u8] {
-    take_bound(entry).map_or(&[], |(_, bound)| bound)
-}
 
 /// What a summary takes in memory.
 fn memory_of(summary: &SstSummary) -> usize {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::block::Block;
 use super::format::{EntryKind, PageRange};
-use super::reader::{FoundRecord, Sst, bound_at_or_below, bound_of};
+use super::reader::{FoundRecord, Sst};
 use crate::Error;
 
 /// What is asked for ahead of a block.
@@ -73,19 +73,19 @@ impl SstSalvage {
                     None => continue,
                 },
             };
-            let bound = *self.bound.get_or_insert_with(|| bound_at_or_below(&index, &self.span[0]));
+            let bound = *self.bound.get_or_insert_with(|| index.bounds().at_or_below(&self.span[0]));
             if bound == index.len() {
                 (self.index, self.bound, self.index_number) = (None, Some(0), self.index_number + 1);
                 continue;
             }
             self.bound = Some(bound + 1);
-            if *bound_of(index.entry(bound)) >= *self.span[1] {
+            if index.bounds().bound(bound) >= self.span[1] {
                 return None;
             }
             match self.data_block(&index, bound) {
                 Ok(block) => self.block = Some((block, 0)),
                 Err(why) => {
-                    let keys = [bound_of(index.entry(bound)).to_vec(), self.next_bound(&index, bound)];
+                    let keys = [index.bounds().bound(bound), self.next_bound(&index, bound)];
                     if let Some(gap) = (KeyGap { keys, why }).within(&self.span) {
                         return Some(SstLeft::Gap(gap));
                     }
@@ -139,7 +139,7 @@ impl SstSalvage {
     /// The first key behind the data block of this bound.
     fn next_bound(&self, index: &Block, bound: usize) -> Vec<u8> {
         match bound + 1 < index.len() {
-            true => bound_of(index.entry(bound + 1)).to_vec(),
+            true => index.bounds().bound(bound + 1),
             false => self.index_end(self.index_number),
         }
     }

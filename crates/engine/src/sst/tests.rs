@@ -284,7 +284,7 @@ fn golden_bytes() {
     assert_eq!(
         pages,
         [
-            "4844475441424c31debc9a7856341270050000000000000007000000000000000000000025c893e0",
+            "4844475441424c32debc9a78563412700500000000000000070000000000000000000000bbe313fd",
             concat!(
                 "2f027ac5d8000000d8000000000100000000000040000000e803000000000000000000000000000007000000",
                 "0500000003000200010108000201000000000000616461000000000068656c6c6f0000000000000030000000",
@@ -293,7 +293,7 @@ fn golden_bytes() {
                 "7878787878787878787878787878787878787878787878787878787878787878787878787878787840000000",
                 "70000000c800000003",
             ),
-            "8d8549661100000011000000000200000100000001000000000900000001",
+            "d4603db51100000011000000000300000100000001000000000000010001",
             concat!(
                 "e803000000000000ea03000000000000010000000000000001000000000000000100000000000000c8000000",
                 "0000000007000000000000076164610700000000000009616461020000000700000001000000050000000000",
@@ -442,7 +442,7 @@ fn what_this_build_does_not_know_is_told_apart_from_damage() {
     let bytes = sim.process_kill().read_file(NAME).unwrap();
     type Change = fn(&mut [u8]);
     let header: [(Change, &str); 2] =
-        [(|page| page[7] = b'2', "format 2"), (|page| page[32] = 4, "needs 0x4")];
+        [(|page| page[7] = b'3', "format 3"), (|page| page[32] = 4, "needs 0x4")];
     for (change, said) in header {
         let mut changed = bytes.clone();
         change(&mut changed);
@@ -481,14 +481,19 @@ fn an_index_that_leads_nowhere_is_damage() {
     let records = records(9, 20, 100);
     write(&tier, &records, EACH[1]).unwrap();
     let bytes = sim.process_kill().read_file(NAME).unwrap();
-    let index_page = (1..).find(|page| bytes[page * 4096 + 13] == 2 && bytes[page * 4096 + 12] == 0).unwrap();
+    let index_page = (1..).find(|page| bytes[page * 4096 + 13] == 3 && bytes[page * 4096 + 12] == 0).unwrap();
     let stored =
         HEAD_BYTES + u32::from_le_bytes(bytes[index_page * 4096 + 4..][..4].try_into().unwrap()) as usize;
-    for place in [[0, 1], [1, 0], [1, u32::MAX], [u32::MAX, 1], [index_page as u32, 1], [1 << 20, 2]] {
+    let index_block = &bytes[index_page * 4096..][..stored];
+    let bounds = u32::from_le_bytes(index_block[stored - 4..].try_into().unwrap()) as usize;
+    let places: [(u32, u16); 6] =
+        [(0, 1), (1, 0), (1, u16::MAX), (u32::MAX, 1), (index_page as u32, 1), (1 << 20, 2)];
+    for place in places {
         let mut changed = bytes.clone();
         let block = &mut changed[index_page * 4096..][..stored];
-        block[HEAD_BYTES..HEAD_BYTES + 4].copy_from_slice(&place[0].to_le_bytes());
-        block[HEAD_BYTES + 4..HEAD_BYTES + 8].copy_from_slice(&place[1].to_le_bytes());
+        block[HEAD_BYTES..HEAD_BYTES + 4].copy_from_slice(&place.0.to_le_bytes());
+        let of_first = stored - 4 - 4 * bounds;
+        block[of_first + 2..of_first + 4].copy_from_slice(&place.1.to_le_bytes());
         let checksum = ID.sum(index_page as u32, &block[4..]);
         block[..4].copy_from_slice(&checksum.to_le_bytes());
         tier.remove(NAME).unwrap();
@@ -548,10 +553,11 @@ fn bounds_out_of_order_are_damage() {
     }
 }
 
-/// Long keys that begin alike make long bounds, and so many index blocks.
+/// Long keys that begin alike, but not all of them, make long bounds, and so many index blocks.
 fn far_apart(count: u64) -> Records {
     let record = |n: u64| {
-        let key = [&[b'p'; 300][..], &(n * 0x0101).to_be_bytes(), &[b's'; 20]].concat();
+        let key =
+            [&(n / 5).to_be_bytes()[..], &[b'p'; 300], &(n * 0x0101).to_be_bytes(), &[b's'; 20]].concat();
         let kind = if n.is_multiple_of(5) { SstRecordKind::Tombstone } else { SstRecordKind::Row };
         let body = if n.is_multiple_of(5) { Vec::new() } else { n.to_le_bytes().repeat(n as usize % 40) };
         ((1 + (n / 400) as u32, key), Model { kind, sequence: n, expires_at_ms: None, body })

@@ -12,10 +12,11 @@
 use hedgerow_device::{CapacityTier, NewFile, OwnedBytes, WritePath};
 
 use super::block::{BlockBuilder, BlockCache, RAW_BYTES_MAX};
+use super::bounds::{fitting, put_bounds};
 use super::filter::{Filter, hash_of};
 use super::format::{
     Codec, Counted, EntryKind, Footer, HEAD_BYTES, IndexBound, PAGE_BYTES, PageRange, Section, SstId,
-    SstSummary, bound_len, encode_header, put_bound, seal_block,
+    SstSummary, bound_len, encode_header, seal_block,
 };
 use super::reader::Sst;
 use crate::log::format::{FLAG_FIELD_EXPIRY, Record, RecordKind, RecordSpec};
@@ -338,32 +339,23 @@ impl SstWriter {
 
     /// Writes the index blocks, and returns where they are, and the bytes of those that come first.
     fn write_index(&mut self) -> Result<(Vec<IndexBound>, Vec<WrittenBlock>)> {
-        let (mut block, mut index, mut written) = (BlockBuilder::new(), Vec::new(), Vec::new());
+        let (mut raw, mut index, mut written) = (Vec::new(), Vec::new(), Vec::new());
         let bounds = std::mem::take(&mut self.bounds);
-        let mut bounds = bounds.into_iter().peekable();
-        let mut entry = Vec::new();
-        while let Some(next) = bounds.next() {
-            if block.is_empty() {
-                let bound = next.bound.clone();
-                index.push(IndexBound { pages: PageRange { first: 0, count: 0 }, bound });
-            }
-            entry.clear();
-            put_bound(next.pages, &next.bound, &mut entry);
-            block.push(entry.len()).copy_from_slice(&entry);
-            let room = PAGE_BYTES - HEAD_BYTES;
-            let is_full = bounds.peek().is_none_or(|next| block.raw_bytes_with(8 + next.bound.len()) > room);
-            if is_full {
-                let raw = block.finish();
-                let raw_bytes = raw.len() - HEAD_BYTES;
-                let how = (EntryKind::Bound, Codec::Raw);
-                let pages = write_block((&mut self.file, self.id), how, (&mut raw[..], raw_bytes))?;
-                index.last_mut().expect("the block was begun").pages = pages;
-                if written.len() < KEPT_BLOCKS_MAX {
-                    let mut bytes = OwnedBytes::zeroed(pages.bytes());
-                    bytes.as_mut_slice()[..raw.len()].copy_from_slice(raw);
-                    written.push((pages, bytes));
-                }
-                block.clear();
+        let mut rest = bounds.as_slice();
+        while let Some(first) = rest.first() {
+            let (these, behind) = rest.split_at(fitting(rest));
+            rest = behind;
+            raw.clear();
+            raw.resize(HEAD_BYTES, 0);
+            put_bounds(these, &mut raw);
+            let how = (EntryKind::Bound, Codec::Raw);
+            let raw_bytes = raw.len() - HEAD_BYTES;
+            let pages = write_block((&mut self.file, self.id), how, (&mut raw[..], raw_bytes))?;
+            index.push(IndexBound { pages, bound: first.bound.clone() });
+            if written.len() < KEPT_BLOCKS_MAX {
+                let mut bytes = OwnedBytes::zeroed(pages.bytes());
+                bytes.as_mut_slice()[..raw.len()].copy_from_slice(&raw);
+                written.push((pages, bytes));
             }
         }
         Ok((index, written))
