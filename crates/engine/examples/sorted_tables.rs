@@ -57,7 +57,7 @@ fn key_of(n: u64) -> [u8; 24] {
 fn write(tier: &CapacityTier, arguments: &Arguments, cache: &BlockCache) -> Files {
     let (files, file_bytes) = (arguments.number("files", 8), arguments.number("file-mib", 64) << 20);
     let (row_bytes, left) = (arguments.number("row-bytes", 1000) as usize, arguments.number("left", 100));
-    let block_pages = arguments.number("pages", 2) as u32;
+    let block_pages = arguments.text("pages").map(|pages| pages.parse().unwrap());
     let options = SstOptions { compression: Compression::Lz4, block_pages, ..SstOptions::default() };
     let mut random = Random::from_seed(1);
     let bodies: Vec<Vec<u8>> = (0..256)

@@ -213,6 +213,11 @@ impl BlockBuilder {
         self.ends.is_empty()
     }
 
+    /// Bytes of an entry of one that has some.
+    pub(super) fn mean_bytes(&self) -> usize {
+        (self.bytes.len() - HEAD_BYTES) / self.ends.len().max(1)
+    }
+
     /// What would be stored with an entry of so many bytes more.
     pub(super) fn raw_bytes_with(&self, entry_bytes: usize) -> usize {
         self.bytes.len() - HEAD_BYTES + entry_bytes + 4 * (self.ends.len() + 2)

@@ -117,10 +117,10 @@ fn walked(sst: &Sst, keeps_blocks: bool) -> crate::Result<Records> {
 }
 
 const EACH: [SstOptions; 4] = [
-    SstOptions { compression: Compression::None, block_pages: 1, path: WritePath::PastPageCache },
-    SstOptions { compression: Compression::None, block_pages: 2, path: WritePath::PastPageCache },
-    SstOptions { compression: Compression::Lz4, block_pages: 1, path: WritePath::PastPageCache },
-    SstOptions { compression: Compression::Lz4, block_pages: 2, path: WritePath::PastPageCache },
+    SstOptions { compression: Compression::None, block_pages: Some(1), path: WritePath::PastPageCache },
+    SstOptions { compression: Compression::None, block_pages: Some(2), path: WritePath::PastPageCache },
+    SstOptions { compression: Compression::Lz4, block_pages: Some(1), path: WritePath::PastPageCache },
+    SstOptions { compression: Compression::Lz4, block_pages: Some(2), path: WritePath::PastPageCache },
 ];
 
 #[test]
@@ -239,7 +239,7 @@ fn what_compresses_takes_fewer_pages_and_what_does_not_no_more() {
         let sst = write(
             &tier,
             &rows.collect(),
-            SstOptions { compression, block_pages: 2, ..SstOptions::default() },
+            SstOptions { compression, block_pages: Some(2), ..SstOptions::default() },
         )
         .unwrap();
         sst.verify().unwrap();
@@ -717,7 +717,7 @@ fn the_cache_keeps_the_largest_blocks() {
     write(
         &tier,
         &records,
-        SstOptions { compression: Compression::Lz4, block_pages: 64, ..SstOptions::default() },
+        SstOptions { compression: Compression::Lz4, block_pages: Some(64), ..SstOptions::default() },
     )
     .unwrap();
     let cache = BlockCache::new(4 << 20);

@@ -7,7 +7,7 @@
 //!
 //! A block begins on a page, so compressing it is of use only if it takes fewer pages. Therefore the writer aims at what is *stored*: it keeps how well blocks
 //! were compressed lately, and puts as many records into the next as should then fill its pages. Where compression gains less than an eighth, blocks are
-//! stored as they are, and one in sixteen is tried, in case later rows are of another kind.
+//! stored as they are, and one in sixteen is tried, in case later rows are of another kind. A block of short records takes one page, others two.
 
 use hedgerow_device::{CapacityTier, NewFile, OwnedBytes, WritePath};
 
@@ -37,6 +37,9 @@ const FILLED: f32 = 0.97;
 /// However well it compresses, a block holds no more than so many times what it stores: all of it is unpacked for one row.
 const RAW_TIMES_MAX: usize = 4;
 const BLOCK_PAGES_MAX: u32 = 64;
+/// A block takes one page where so many records or more fit into it: half a record, which is what is left free at its end, is then no more than a thirty-second of it. A block is read, verified
+/// and unpacked whole for one row, so a smaller one is the cheaper; of longer rows two pages lose less.
+const RECORDS_A_PAGE: usize = 16;
 /// A file takes no record more that would make it longer.
 const FILE_BYTES_MAX: u64 = 4 << 30;
 /// Nor one of a table more: what is known of each is in memory.
@@ -53,15 +56,15 @@ const _: () = assert!(
 pub struct SstOptions {
     /// How blocks are stored.
     pub compression: Compression,
-    /// Pages of 4 KiB that a block is meant to take: 1 to 64.
-    pub block_pages: u32,
+    /// Pages of 4 KiB that a block is meant to take: 1 to 64. Without a number one where records are so short that they fill it, else two.
+    pub block_pages: Option<u32>,
     /// Whether its bytes stay in memory.
     pub path: WritePath,
 }
 
 impl Default for SstOptions {
     fn default() -> SstOptions {
-        SstOptions { compression: Compression::Lz4, block_pages: 2, path: WritePath::PastPageCache }
+        SstOptions { compression: Compression::Lz4, block_pages: None, path: WritePath::PastPageCache }
     }
 }
 
@@ -140,6 +143,8 @@ struct Packing {
     compresses: bool,
     /// What compression left of the blocks before, of one that is not compressed at all 1.
     left: f32,
+    /// Bytes of a record in the block before.
+    record_bytes: usize,
     blocks: u32,
     compressed: Vec<u8>,
 }
@@ -147,16 +152,24 @@ struct Packing {
 impl Packing {
     fn new(options: SstOptions) -> Packing {
         let compresses = options.compression == Compression::Lz4;
-        Packing { options, compresses, left: 1.0, blocks: 0, compressed: Vec::new() }
+        Packing { options, compresses, left: 1.0, record_bytes: 0, blocks: 0, compressed: Vec::new() }
     }
 
     /// Raw bytes that the next block should have at most.
     fn raw_bytes(&self) -> usize {
-        let room = self.options.block_pages.clamp(1, BLOCK_PAGES_MAX) as usize * PAGE_BYTES - HEAD_BYTES;
+        let room = self.block_pages() as usize * PAGE_BYTES - HEAD_BYTES;
         match self.compresses && self.left < 1.0 {
             true => ((room as f32 * FILLED / self.left) as usize).clamp(room, RAW_TIMES_MAX * room),
             false => room,
         }
+    }
+
+    /// Pages that the next block is meant to take.
+    fn block_pages(&self) -> u32 {
+        let stored_bytes = self.record_bytes as f32 * self.left;
+        let are_short = || stored_bytes * RECORDS_A_PAGE as f32 <= (PAGE_BYTES - HEAD_BYTES) as f32;
+        let by_records = || if are_short() { 1 } else { 2 };
+        self.options.block_pages.unwrap_or_else(by_records).clamp(1, BLOCK_PAGES_MAX)
     }
 
     /// How a block, in `raw` behind room for its head, is stored; and its bytes, with that room.
@@ -273,6 +286,9 @@ impl SstWriter {
         if !self.block.is_empty() && self.block.raw_bytes_with(bytes) > self.packing.raw_bytes() {
             self.end_block()?;
         }
+        if self.is_empty() {
+            self.packing.record_bytes = bytes;
+        }
         if self.block.is_empty() {
             self.bound = self.key[..bound_len(&self.last_key, &self.key)].into();
         }
@@ -301,6 +317,7 @@ impl SstWriter {
     }
 
     fn end_block(&mut self) -> Result<()> {
+        self.packing.record_bytes = self.block.mean_bytes();
         let raw = self.block.finish();
         let raw_bytes = raw.len() - HEAD_BYTES;
         let (codec, bytes) = self.packing.store(raw);

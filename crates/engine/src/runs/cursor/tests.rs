@@ -49,7 +49,8 @@ impl Fixture {
         let number = self.version.next_number;
         let next = SstChange::Next { number: number + 1, run: self.version.next_run };
         self.version = self.version.after(&[next]).unwrap();
-        let options = SstOptions { compression: Compression::None, block_pages: 1, ..SstOptions::default() };
+        let options =
+            SstOptions { compression: Compression::None, block_pages: Some(1), ..SstOptions::default() };
         let mut writer = SstWriter::create(&self.tier, SstId { store: STORE, number }, options).unwrap();
         for ((table, key), model) in records {
             let record = SstRecord {
