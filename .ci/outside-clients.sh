@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs clients and tests of other people against a server of ours; see docs/outside-tests.md. Installs what it needs.
 # Usage: .ci/outside-clients.sh [path of the hedgerow binary]
-# PORT is the first of four ports; some tests of redis-py want it to be 6379, which it is unless set.
+# PORT is the first of five ports; some tests of redis-py want it to be 6379, which it is unless set.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
@@ -69,7 +69,7 @@ python3 -m venv "$work/venv"
 cd "$work/redis-8.1.0"
 selection=$root/.ci/redis_py_selection.py
 export REDIS_PY_USED=$work/used
-redis_py() { # sync, asyncio or pairs, port
+redis_py() { # sync, asyncio, memory or devices, port
     local files
     files=$(python3 "$selection" files . "$1")
     # shellcheck disable=SC2086 -- a list of names without blanks
@@ -80,22 +80,26 @@ redis_py() { # sync, asyncio or pairs, port
 serve $((port + 1))
 serve $((port + 2))
 serve $((port + 3)) memory:
+serve $((port + 4)) "kvssd:$work/a,$work/b,$work/c?size=256mb"
 redis_py asyncio $((port + 2)) &
 asyncio=$!
-redis_py pairs $((port + 3)) &
-pairs=$!
+redis_py memory $((port + 3)) &
+memory=$!
+redis_py devices $((port + 4)) &
+devices=$!
 status=0
 redis_py sync $((port + 1)) || status=$?
 wait "$asyncio" || status=$?
-wait "$pairs" || status=$?
-for part in sync asyncio pairs; do
+wait "$memory" || status=$?
+wait "$devices" || status=$?
+for part in sync asyncio memory devices; do
     # All of it if something failed, else what was run and left out.
     if [ "$status" = 0 ]; then echo "-- $part"; grep -E '^left out|^[0-9]+ passed' "$work/redis-py-$part"; else cat "$work/redis-py-$part"; fi
 done
 [ "$status" = 0 ]
 python3 "$selection" check . "$REDIS_PY_USED"
 
-for i in 0 1 2 3; do
+for i in 0 1 2 3 4; do
     redis-cli -p $((port + i)) shutdown
     wait "${servers[$i]}"
     # What is in memory ends with its server.

@@ -1,9 +1,9 @@
 """Which tests of redis-py are run: all of its sdist, but for the files and tests that docs/outside-tests.md names.
 
 As a pytest plugin it leaves out the tests, says so, and notes in the file $REDIS_PY_USED which rows it used. Over a store of pairs ($REDIS_PY_KIND is
-"pairs") the tests of the page's third table are run, and must fail as their row says. As a program:
+"memory" or "devices") the tests of the page's third table are run, and must fail as their row says. As a program:
 
-    redis_py_selection.py files DIR asyncio|sync|pairs   the test files under DIR/tests to run, in the order of their names
+    redis_py_selection.py files DIR asyncio|sync|memory|devices   the test files under DIR/tests to run, in the order of their names
     redis_py_selection.py check DIR USED                 fails if a row of a table leaves out nothing
 """
 
@@ -14,7 +14,8 @@ import sys
 
 PAGE = pathlib.Path(__file__).parent.parent / "docs" / "outside-tests.md"
 
-# What is run over a store of pairs.
+# What is run over stores of pairs.
+PAIRS_KINDS = ("memory", "devices")
 PAIRS_FILES = re.compile(r"tests/test_(commands|encoding|hash|pipeline)\.py")
 
 
@@ -34,12 +35,12 @@ def file_rules():
     return rows("tests/")
 
 
-def refusals():
-    """Of each test that can not pass over a store of pairs: class and name, the error that ends it, and the reason."""
+def refusals(kind=None):
+    """Of each test that can not pass over a store of pairs, or over one of this kind: class and name, the error that ends it, and the reason."""
     for line in PAGE.read_text().splitlines():
-        found = re.fullmatch(r"\| `(Test\w+::test_\w+)` \| `([^`]+)` \| (.*) \|", line)
-        if found:
-            yield found[1], found[2], found[3]
+        found = re.fullmatch(r"\| `(?:(memory|devices): )?(Test\w+::test_\w+)` \| `([^`]+)` \| (.*) \|", line)
+        if found and (kind is None or found[1] in (None, kind)):
+            yield found[2], found[3], found[4]
 
 
 def test_files(directory):
@@ -51,7 +52,7 @@ def files(directory, kind):
     left_out = [pattern for pattern, _ in file_rules()]
     for file in test_files(directory):
         is_asyncio = file.startswith("tests/test_asyncio/")
-        is_wanted = PAIRS_FILES.fullmatch(file) if kind == "pairs" else is_asyncio == (kind == "asyncio")
+        is_wanted = PAIRS_FILES.fullmatch(file) if kind in PAIRS_KINDS else is_asyncio == (kind == "asyncio")
         if is_wanted and not any(pattern.fullmatch(file) for pattern in left_out):
             yield file
 
@@ -84,8 +85,8 @@ def expect_refusal(item, error, reason):
     item.runtest = refused
 
 
-def expect_refusals(items, used):
-    by_name = {name: (error, reason) for name, error, reason in refusals()}
+def expect_refusals(items, used, kind):
+    by_name = {name: (error, reason) for name, error, reason in refusals(kind)}
     for item in items:
         owner = getattr(item, "cls", None)
         name = f"{owner.__name__}::{item.originalname}" if owner else None
@@ -105,8 +106,9 @@ def pytest_collection_modifyitems(config, items):
             counts[rule[1]] = counts.get(rule[1], 0) + 1
             used.add(rule[0].pattern)
     items[:] = kept
-    if os.environ.get("REDIS_PY_KIND") == "pairs":
-        expect_refusals(kept, used)
+    kind = os.environ.get("REDIS_PY_KIND")
+    if kind in PAIRS_KINDS:
+        expect_refusals(kept, used, kind)
     config.hook.pytest_deselected(items=left_out)
     config._left_out = counts
     if "REDIS_PY_USED" in os.environ:
@@ -121,7 +123,7 @@ def pytest_terminal_summary(terminalreporter, config):
 
 if __name__ == "__main__":
     match sys.argv[1:]:
-        case ["files", directory, ("asyncio" | "sync" | "pairs") as kind]:
+        case ["files", directory, ("asyncio" | "sync" | "memory" | "devices") as kind]:
             print("\n".join(files(directory, kind)))
         case ["check", directory, used]:
             check(directory, used)
