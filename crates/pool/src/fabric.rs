@@ -11,10 +11,12 @@
 //! * What is completed was executed, and every later read sees it.
 //! * What is not completed may be executed at any later time, even after its poster crashed, until a fence of its session is acknowledged.
 //! * Datagrams may be lost, doubled and overtaken, never changed.
+//! * Batches have limits, [`BATCH_BYTES_MAX`] and [`RESULT_BYTES_MAX`]; what is beyond them is out of bounds.
 //! * Nothing blocks. Buffers belong to the fabric while they are posted: they are moved in, and moved out with the completion.
 
 #[cfg(test)]
 mod conformance;
+pub(crate) mod memory;
 pub mod nic;
 pub mod sim;
 
@@ -85,6 +87,27 @@ impl RemoteOp {
 /// Operations that are posted together, to one memory node.
 pub type Batch = Vec<RemoteOp>;
 
+/// Bytes of a batch at most: what it writes, and [`OPERATION_BYTES`] for each operation.
+pub const BATCH_BYTES_MAX: usize = 8 << 20;
+/// Bytes of a batch's results at most: what it reads, 8 for each atomic, and [`RESULT_HEAD_BYTES`] for each operation. The largest sub-table of an index is within it.
+pub const RESULT_BYTES_MAX: usize = 16 << 20;
+/// What an operation counts beside its bytes.
+pub const OPERATION_BYTES: usize = 24;
+/// What a result counts beside its bytes.
+pub const RESULT_HEAD_BYTES: usize = 8;
+
+/// Whether a batch is short enough to be posted.
+pub fn is_within_limits(batch: &Batch) -> bool {
+    let (mut posted, mut answered) = (0u64, 0u64);
+    for op in batch {
+        let bytes = op.extent().1 as u64;
+        let is_write = matches!(op, RemoteOp::Write(..));
+        posted += OPERATION_BYTES as u64 + if is_write { bytes } else { 0 };
+        answered += RESULT_HEAD_BYTES as u64 + if is_write { 0 } else { bytes };
+    }
+    posted <= BATCH_BYTES_MAX as u64 && answered <= RESULT_BYTES_MAX as u64
+}
+
 /// What one operation answered.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum OpResult {
@@ -103,7 +126,7 @@ pub enum PostError {
     Lost,
     /// The session is fenced there.
     Fenced,
-    /// An operation is outside of the node's memory, or an atomic one is not aligned: nothing was executed.
+    /// An operation is outside of the node's memory, or an atomic one is not aligned, or the batch is too long: nothing was executed.
     OutOfBounds,
 }
 

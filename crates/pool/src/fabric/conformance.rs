@@ -5,7 +5,7 @@
 use super::*;
 
 /// A fabric under test: two compute nodes (0 and 1, with sessions 1 and 2), two memory nodes that each export region 0 with 4,096 zero bytes.
-trait Bench {
+pub(super) trait Bench {
     fn port(&mut self, node: NodeId) -> Box<dyn Fabric + '_>;
 }
 
@@ -41,12 +41,13 @@ fn word(bench: &mut dyn Bench, offset: u32) -> u64 {
 }
 
 /// Runs the suite; `make` gives a new bench each time.
-fn check(make: &mut dyn FnMut(u64) -> Box<dyn Bench>) {
+pub(super) fn check(make: &mut dyn FnMut(u64) -> Box<dyn Bench>) {
     for seed in 0..30 {
         completed_is_visible(&mut *make(seed));
         atomics_are_atomic(&mut *make(seed));
         a_batch_writes_in_order(&mut *make(seed));
         what_is_outside_is_refused_whole(&mut *make(seed));
+        what_is_too_long_is_refused_whole(&mut *make(seed));
         a_fence_ends_a_session(&mut *make(seed));
         datagrams_are_whole(&mut *make(seed));
     }
@@ -112,6 +113,20 @@ fn what_is_outside_is_refused_whole(bench: &mut dyn Bench) {
         assert_eq!(ask(bench, A, M, vec![op]), Err(PostError::OutOfBounds));
     }
     assert_eq!(ask(bench, A, MemoryNode(9), vec![RemoteOp::Read(at(0), 8)]), Err(PostError::Lost));
+}
+
+fn what_is_too_long_is_refused_whole(bench: &mut dyn Bench) {
+    let add = || RemoteOp::FetchAndAdd(at(8), 1);
+    let reads = RESULT_BYTES_MAX / (4096 + RESULT_HEAD_BYTES);
+    let mut batch = vec![RemoteOp::Read(at(0), 4096); reads];
+    assert!(ask(bench, A, M, batch.clone()).is_ok());
+    batch.extend([add(), RemoteOp::Read(at(0), 4096)]);
+    assert_eq!(ask(bench, A, M, batch), Err(PostError::OutOfBounds));
+    let writes = BATCH_BYTES_MAX / (4096 + OPERATION_BYTES) + 1;
+    let mut batch = vec![RemoteOp::Write(at(0), vec![0; 4096]); writes];
+    batch.push(add());
+    assert_eq!(ask(bench, A, M, batch), Err(PostError::OutOfBounds));
+    assert_eq!(word(bench, 8), 0);
 }
 
 fn a_fence_ends_a_session(bench: &mut dyn Bench) {

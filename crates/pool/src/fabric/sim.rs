@@ -7,18 +7,16 @@
 //! node that crashes leaves its flights behind: some are cut short, some go on, some of those late. A memory node that crashes executes nothing more, and of what it executed it may
 //! not have told.
 
-pub(crate) mod memory;
-
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use hedgerow_device::Random;
 
+use super::memory::{self, NodeMemory, Piece};
 use super::nic::NicModel;
 use super::{
     Batch, Fabric, FabricEvent, Nanos, NodeId, OpResult, PostError, PostResult, RemoteOp, SessionId,
 };
 use crate::region::MemoryNode;
-use memory::{NodeMemory, Piece};
 
 /// What happens by chance, and how often.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -324,7 +322,7 @@ impl SimFabric {
         self.counters.bytes += batch.iter().map(|op| op.extent().1 as u64).sum::<u64>();
         let life = self.nodes.entry(from).or_default().life;
         let memory = self.memories.get(&to);
-        let fits = memory.is_none_or(|memory| batch.iter().all(|op| memory.memory.has(op)));
+        let fits = memory.is_none_or(|memory| memory.memory.has_all(&batch));
         let error = if memory.is_none() {
             Some(PostError::Lost)
         } else if fits {

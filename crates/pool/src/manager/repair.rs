@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::bucket::{slot_offset, table_bytes, table_slots};
-use crate::fabric::{Batch, OpResult, RemoteOp};
+use crate::fabric::{Batch, OpResult, RESULT_BYTES_MAX, RESULT_HEAD_BYTES, RemoteOp};
 use crate::object::Object;
 use crate::region::{BlockId, MemoryNode, NodeSet, PoolLayout, SlotId};
 use crate::wire::{Doubt, Verdict};
@@ -128,12 +128,16 @@ impl Repair {
         }
         let bytes = table_bytes(self.layout.groups) as u32;
         let mut posts = Vec::new();
+        // As many in one batch as its results may have.
+        let most = (RESULT_BYTES_MAX / (bytes as usize + RESULT_HEAD_BYTES)).max(1);
         for (node, partitions) in parts {
-            let read = |&partition: &u16| RemoteOp::Read(self.layout.table_address(partition), bytes);
-            let batch = partitions.iter().map(read).collect();
-            let number = self.number();
-            self.awaited.insert(number, (node, partitions));
-            posts.push((number, node, batch));
+            for partitions in partitions.chunks(most) {
+                let read = |&partition: &u16| RemoteOp::Read(self.layout.table_address(partition), bytes);
+                let batch = partitions.iter().map(read).collect();
+                let number = self.number();
+                self.awaited.insert(number, (node, partitions.to_vec()));
+                posts.push((number, node, batch));
+            }
         }
         self.go_on(posts)
     }
@@ -266,6 +270,8 @@ fn candidates(copies: &[(MemoryNode, SlotWord)], has_primary: bool) -> Vec<SlotW
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bucket::GROUPS_MAX;
+    use crate::fabric::is_within_limits;
 
     #[test]
     fn what_a_slot_may_keep() {
@@ -280,5 +286,24 @@ mod tests {
         // Without the primary no change was done: any will do, and the choice is always the same.
         assert_eq!(best(&[6, 5], false), 5);
         assert_eq!(best(&[5, 6, 6], false), 6);
+    }
+
+    /// The tables of one node together are more than the results of a batch may have.
+    #[test]
+    fn large_tables_are_read_in_several_batches() {
+        let layout = PoolLayout {
+            memory_nodes: 3,
+            copies: 2,
+            partition_bits: 4,
+            groups: GROUPS_MAX / 3,
+            block_bytes: 4096,
+            blocks: 1,
+        };
+        layout.check().unwrap();
+        let all = NodeSet::first(3);
+        let posts = Repair::new(layout, (all, all), (BTreeSet::new(), BTreeSet::new()), true).begin();
+        assert!(posts.iter().all(|(_, _, batch)| is_within_limits(batch)));
+        assert_eq!(posts.iter().map(|(_, _, batch)| batch.len()).sum::<usize>(), 2 * 16);
+        assert_eq!(posts.iter().map(|(_, _, batch)| batch.len()).max(), Some(4));
     }
 }

@@ -14,7 +14,7 @@ use super::asked::{Ask, Asked};
 use super::memory_check::{check_memory, check_proxy};
 use crate::agent::Agent;
 use crate::client::{Client, ClientCall, ClientOptions};
-use crate::fabric::sim::memory::{NodeMemory, Piece, room_for};
+use crate::fabric::memory::{NodeMemory, Piece, room_for};
 use crate::fabric::{Batch, Nanos, NodeId, OpResult, PostError, PostResult, RemoteOp, SessionId};
 use crate::machine::{In, Out};
 use crate::manager::{Manager, ManagerCall, ManagerOptions};

@@ -1,13 +1,13 @@
 //! A memory node's bytes, and operations on them, in pieces.
 //!
-//! Owns the memory of one simulated node. Promises that pieces end at words of 8 aligned bytes. Must not know of time.
+//! Owns the memory of one node, simulated or not. Promises that pieces end at words of 8 aligned bytes. Must not know of time.
 
 use std::collections::BTreeMap;
 
 use hedgerow_device::Random;
 use hedgerow_row::le_bytes::u64_at;
 
-use crate::fabric::{OpResult, PostError, PostResult, RemoteOp};
+use crate::fabric::{Batch, OpResult, PostError, PostResult, RemoteOp, is_within_limits};
 
 /// A part of an operation: bytes from its beginning.
 #[derive(Debug, Clone, Copy)]
@@ -84,6 +84,11 @@ impl NodeMemory {
         let is_aligned = !op.is_atomic() || at.offset.is_multiple_of(8);
         let end = u64::from(at.offset) + len as u64;
         is_aligned && self.regions.get(&at.region).is_some_and(|bytes| end <= bytes.len() as u64)
+    }
+
+    /// Whether all operations of a batch are, and it is not too long.
+    pub(crate) fn has_all(&self, batch: &Batch) -> bool {
+        is_within_limits(batch) && batch.iter().all(|op| self.has(op))
     }
 
     /// Executes a piece of an operation that [`has`](NodeMemory::has) accepted.
