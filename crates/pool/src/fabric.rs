@@ -11,6 +11,7 @@
 //! * What is completed was executed, and every later read sees it.
 //! * What is not completed may be executed at any later time, even after its poster crashed, until a fence of its session is acknowledged.
 //! * Datagrams may be lost, doubled and overtaken, never changed.
+//! * A session can be fenced without anybody having asked: where the way to a memory node is lost, and not the node, it ends the session there.
 //! * Batches have limits, [`BATCH_BYTES_MAX`] and [`RESULT_BYTES_MAX`]; what is beyond them is out of bounds.
 //! * Nothing blocks. Buffers belong to the fabric while they are posted: they are moved in, and moved out with the completion.
 
@@ -19,6 +20,7 @@ mod conformance;
 pub(crate) mod memory;
 pub mod nic;
 pub mod sim;
+pub mod tcp;
 
 use crate::region::{MemoryNode, RemoteAddress};
 
@@ -124,7 +126,7 @@ pub enum OpResult {
 pub enum PostError {
     /// The memory node does not answer.
     Lost,
-    /// The session is fenced there.
+    /// The session is fenced there, or this node cannot reach the memory node any more, which may be up: the session must end.
     Fenced,
     /// An operation is outside of the node's memory, or an atomic one is not aligned, or the batch is too long: nothing was executed.
     OutOfBounds,
