@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::fabric::{Nanos, NodeId, RemoteOp, SessionId};
-use crate::machine::{In, Out};
+use crate::machine::{In, Machine, Out};
 use crate::region::{BlockEntry, BlockId, MemoryNode, NodeSet, PoolLayout};
 use crate::wire::Message;
 
@@ -261,6 +261,15 @@ impl Agent {
             let (region, block) = (block.region, Some(block.number));
             self.send(asked_by, &Message::Allocated { session, region, sequence, block }, out);
         }
+    }
+}
+
+impl Machine for Agent {
+    type Call = AgentCall;
+    type Answer = AgentCall;
+
+    fn on(&mut self, now: Nanos, input: In<AgentCall>, out: &mut Vec<Out<AgentCall>>) {
+        Agent::on(self, now, input, out);
     }
 }
 

@@ -34,7 +34,7 @@ pub use self::operation::{ClientAnswer, ClientCall, ClientCounters, Condition, O
 #[cfg(test)]
 pub(crate) use self::slab::Slab;
 use crate::fabric::{Batch, Nanos, NodeId, OpResult, PostError, PostResult, SessionId};
-use crate::machine::{In, Out};
+use crate::machine::{In, Machine, Out};
 use crate::object::{Generation, object_units};
 use crate::proxy::{Grant, PROXY_POST, Proxy, ProxyCounters};
 use crate::region::{MemoryNode, NodeSet, PoolLayout, SlotId};
@@ -654,6 +654,15 @@ impl Client {
 
     fn slot_id(&self, operation: &Operation, slot: u32) -> SlotId {
         SlotId { partition: operation.hash.partition(self.layout.partition_bits), slot }
+    }
+}
+
+impl Machine for Client {
+    type Call = ClientCall;
+    type Answer = ClientAnswer;
+
+    fn on(&mut self, now: Nanos, input: In<ClientCall>, out: &mut Vec<Out<ClientAnswer>>) {
+        Client::on(self, now, input, out);
     }
 }
 

@@ -1,20 +1,21 @@
 //! Pairs in memory that many nodes share.
 //!
-//! The memory is gone with the machines: what is kept is kept in copies on several memory nodes, which compute nodes read and change by one-sided operations. This is the first step of the pool: a
-//! library and a subject of tests over a simulated network. `docs/pool.md` says what it promises and what not.
+//! The memory is gone with the machines: what is kept is kept in copies on several memory nodes, which compute nodes read and change by one-sided operations. It is a
+//! library and a subject of tests, over a simulated network and over TCP. `docs/pool.md` says what it promises and what not.
 //!
 //! # The parts
 //!
 //! | module | owns |
 //! |---|---|
 //! | `word`, `object`, `bucket`, `region`, `wire`, `rpc` | bytes in the memory of others, and of messages |
-//! | `fabric` | what carries operations and messages, and its simulation in virtual time |
+//! | `fabric` | what carries operations and messages: a simulation in virtual time, and TCP |
 //! | `machine` | what machines are given and give |
 //! | `client`, `agent`, `manager` | the protocol, without I/O: direct mode, with SNAPSHOT over the copies of the index (FUSEE, FAST 2023) |
 //! | `proxy` | the other mode: a client's node changes the index of a partition for all (FlexKV, arXiv 2512.16148) |
 //! | `cluster` | a whole pool over the simulation |
+//! | `node` | one node of a pool over TCP |
 //!
-//! There is no `unsafe`, no thread, no clock and no I/O in here. Arrows run one way: formats `<- fabric <- machine <- proxy <- client, agent, manager <- cluster`.
+//! There is no `unsafe` and no thread in here, and outside of `fabric/tcp.rs` and `node.rs` neither clock nor I/O. Arrows run one way: formats `<- fabric <- machine <- proxy <- client, agent, manager <- cluster`, and `fabric, machine <- node`.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -26,6 +27,7 @@ mod error;
 pub mod fabric;
 pub mod machine;
 pub mod manager;
+pub mod node;
 pub mod object;
 mod proxy;
 pub mod region;

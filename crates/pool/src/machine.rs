@@ -52,3 +52,14 @@ pub enum Out<A> {
     /// Tick at this time, or soon after.
     At(Nanos),
 }
+
+/// A node's protocol: a client, an agent or the manager.
+pub trait Machine {
+    /// What it can be asked.
+    type Call;
+    /// What it answers.
+    type Answer;
+
+    /// Takes in what happened at a time of the node's own clock, and adds what is to be done.
+    fn on(&mut self, now: Nanos, input: In<Self::Call>, out: &mut Vec<Out<Self::Answer>>);
+}

@@ -19,7 +19,7 @@ mod repair;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::fabric::{Nanos, NodeId, PostResult, SessionId};
-use crate::machine::{In, Out};
+use crate::machine::{In, Machine, Out};
 use crate::region::{BlockId, MemoryNode, NodeSet, PoolLayout, SlotId};
 use crate::repairs::Repairs;
 use crate::wire::{Doubt, Message, OWNERS_MAX, Owner, Verdict};
@@ -560,5 +560,14 @@ impl Manager {
         let members = &self.members;
         self.owners.retain(|_, session| members.contains_key(session));
         self.leases.retain(|session, _| members.contains_key(session));
+    }
+}
+
+impl Machine for Manager {
+    type Call = ManagerCall;
+    type Answer = ManagerAnswer;
+
+    fn on(&mut self, now: Nanos, input: In<ManagerCall>, out: &mut Vec<Out<ManagerAnswer>>) {
+        Manager::on(self, now, input, out);
     }
 }
