@@ -277,8 +277,21 @@ impl TcpFabric {
     }
 
     fn accept(&mut self, now: Nanos) {
-        // An error is that of one caller, or that no sockets are left: the next event is another attempt.
-        while let Ok((mut stream, _)) = self.listener.accept() {
+        loop {
+            let mut stream = match self.listener.accept() {
+                Ok((stream, _)) => stream,
+                // That of one caller, who has gone again: there may be others behind him.
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted
+                    ) =>
+                {
+                    continue;
+                }
+                // Nobody is left, or no sockets are: the next caller is another attempt.
+                Err(_) => return,
+            };
             self.counters.accepted += 1;
             let token = self.token();
             let interest = Interest::READABLE | Interest::WRITABLE;
