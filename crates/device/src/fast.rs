@@ -150,6 +150,16 @@ impl FastTier {
         Ok(FastTier::over(Backing::File(file), Medium::PageCache, bytes, bytes))
     }
 
+    /// A copy of what the file at `path` holds, beside other readers but not beside a writer. What is stored is in memory of this process and ends with the tier; the file stays as it is, to the byte. So whoever
+    /// repairs what he opens can look at it so. A page takes memory once it is stored to. [`FastTier::grow`] is refused, and persisting makes nothing durable.
+    ///
+    /// # Errors
+    /// As [`FastTier::open_file`].
+    pub fn open_file_copy(path: &Path) -> Result<FastTier> {
+        let (file, bytes) = TierFile::open_copy(path)?;
+        Ok(FastTier::over(Backing::File(file), Medium::Dram, bytes, bytes))
+    }
+
     /// A tier in memory, for tests and for data that need not last.
     ///
     /// # Errors
@@ -279,7 +289,7 @@ impl FastTier {
     /// # Errors
     /// [`DeviceError::Full`], with the tier as it was; [`DeviceError::Io`]; [`DeviceError::Closed`]; [`DeviceError::ReadOnly`].
     pub fn grow(&self, new_bytes: u64) -> Result<()> {
-        self.refuse_read_only()?;
+        self.refuse_unchanged_file()?;
         self.syncs.check()?;
         let _growing = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
         let old = self.bytes.load(Ordering::Relaxed);
@@ -345,7 +355,7 @@ impl FastTier {
     /// # Errors
     /// As [`FastTier::grow`].
     pub fn allocate(&self, offset: u64, len: u64) -> Result<()> {
-        self.refuse_read_only()?;
+        self.refuse_unchanged_file()?;
         let end = offset.saturating_add(len).min(self.bytes());
         if offset >= end {
             return Ok(());
@@ -513,6 +523,16 @@ impl FastTier {
         }
     }
 
+    /// Of a copy, too: what it would take of the disk is not its own.
+    fn refuse_unchanged_file(&self) -> Result<()> {
+        match &self.backing {
+            Backing::File(file) if !file.changes_file() => {
+                Err(DeviceError::ReadOnly { path: file.path().to_path_buf() })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Makes every store so far to `offset..offset + len` durable, and on a file its length too. The stores must have
     /// happened before the call (this thread's, or others' that published them to it).
     ///
@@ -560,7 +580,7 @@ impl FastTier {
             Backing::Simulated(sim) => {
                 self.syncs.pass(Asker::Whole, || sim.persist(Asker::Whole, 0, u64::MAX))
             }
-            Backing::File(file) if self.medium != Medium::Emulated => {
+            Backing::File(file) if matches!(self.medium, Medium::PageCache | Medium::PersistentMemory) => {
                 self.syncs.pass(Asker::Whole, || file.sync_all())
             }
             Backing::File(_) | Backing::Dram(_) => {

@@ -67,12 +67,19 @@ impl TierFile {
         TierFile::map(file, path, FileAccess::Read, 0)
     }
 
+    /// Opens `path` for reading beside other readers, and maps it so that it may be stored to, for this process alone.
+    pub(crate) fn open_copy(path: &Path) -> Result<(TierFile, u64)> {
+        let file = File::open(path).map_err(|source| DeviceError::io("open", path, source))?;
+        lock(&file, path, File::try_lock_shared)?;
+        TierFile::map(file, path, FileAccess::Copy, 0)
+    }
+
     fn map(file: File, path: &Path, access: FileAccess, reserve_bytes: u64) -> Result<(TierFile, u64)> {
         let length = file.metadata().map_err(|source| DeviceError::io("measure", path, source))?.len();
         let mapping = Mapping::reserve(reserve_bytes, length)
             .map_err(|source| DeviceError::io("reserve address space for", path, source))?;
         let mapped = match access {
-            FileAccess::Read => file.try_clone(),
+            FileAccess::Read | FileAccess::Copy => file.try_clone(),
             FileAccess::Write | FileAccess::WriteSync => {
                 open_again(&file, OpenOptions::new().read(true).write(true))
             }
@@ -149,6 +156,10 @@ impl TierFile {
 
     pub(crate) fn is_read_only(&self) -> bool {
         self.access == FileAccess::Read
+    }
+
+    pub(crate) fn changes_file(&self) -> bool {
+        self.access.changes_file()
     }
 
     /// Maps what was [allocated](TierFile::allocate).
@@ -253,7 +264,7 @@ impl TierFile {
 
 impl Drop for TierFile {
     fn drop(&mut self) {
-        if !self.is_read_only() {
+        if self.changes_file() {
             // While the lock is still held, so that a successor's id is never wiped.
             let _ = OpenOptions::new().write(true).truncate(true).open(holder_path(&self.path));
         }

@@ -42,13 +42,22 @@ pub(crate) enum FileAccess {
     Write,
     /// Loads and stores to persistent memory, the file's metadata durable before a page becomes writable (`MAP_SYNC`).
     WriteSync,
+    /// Loads from the file, and stores to pages of this process's own, which nobody else sees and which end with the mapping.
+    Copy,
 }
 
 impl FileAccess {
+    /// Whether what is stored goes to the file.
+    pub(crate) fn changes_file(self) -> bool {
+        matches!(self, FileAccess::Write | FileAccess::WriteSync)
+    }
+
     fn protection(self) -> libc::c_int {
         match self {
             FileAccess::Read => libc::PROT_READ,
-            FileAccess::Write | FileAccess::WriteSync => libc::PROT_READ | libc::PROT_WRITE,
+            FileAccess::Write | FileAccess::WriteSync | FileAccess::Copy => {
+                libc::PROT_READ | libc::PROT_WRITE
+            }
         }
     }
 
@@ -56,6 +65,8 @@ impl FileAccess {
         match self {
             FileAccess::Read | FileAccess::Write => libc::MAP_SHARED,
             FileAccess::WriteSync => libc::MAP_SHARED_VALIDATE | libc::MAP_SYNC,
+            // However long the file is, memory is wanted for what is stored alone.
+            FileAccess::Copy => libc::MAP_PRIVATE | libc::MAP_NORESERVE,
         }
     }
 }

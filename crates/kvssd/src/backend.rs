@@ -10,6 +10,7 @@ mod array_device;
 mod failure;
 mod map;
 mod opening;
+mod place;
 mod session;
 
 use std::fmt;
@@ -21,6 +22,7 @@ use hedgerow_row::backend::{Backend, Capabilities, Session};
 use hedgerow_row::{Error, Result};
 
 pub use failure::ArrayError;
+pub use place::{ArrayPlace, check_places};
 
 use crate::command::KEY_BYTES_MAX;
 use crate::device::{AckMode, Device, DeviceOptions, OpenReport};

@@ -9,6 +9,7 @@
 mod append;
 mod block;
 mod bucket;
+mod check;
 mod damage;
 mod event;
 mod gc;
@@ -21,6 +22,7 @@ mod manager;
 mod page;
 mod recover;
 mod space;
+mod view;
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -33,6 +35,7 @@ use crate::flash::geometry::Geometry;
 use crate::flash::{Flash, FlashCounters};
 use block::{Blocks, WriteStream};
 use bucket::{Buckets, Iterators};
+pub use check::{DeviceCheck, DeviceProblem};
 pub use damage::{LostRange, OpenReport};
 pub use event::{Completion, Event, Out, Stage};
 use gc::Gc;
@@ -41,6 +44,7 @@ use group::GroupDelete;
 use manager::Index;
 pub use manager::IndexCounters;
 use space::Spaces;
+pub use view::{BlockCounts, DeviceOverview, DeviceShutdown, DeviceView};
 
 /// When a store is acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

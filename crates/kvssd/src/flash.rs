@@ -44,6 +44,17 @@ pub struct FlashCounters {
     pub erases: u64,
 }
 
+/// What of all that there are two copies of is not as it was written: one of the two, or there would be no [`Flash`].
+#[derive(Debug, Clone, Default)]
+pub(crate) struct SpoiledCopies {
+    /// Where copies of the superblock are that do not verify, or are no neighbour of the newer one.
+    pub(crate) superblocks: Vec<u64>,
+    /// Where words of blocks are that do not verify, and whose.
+    pub(crate) words: Vec<(u64, u32)>,
+    /// Where words are that are one generation behind, as a crash between the two leaves them.
+    pub(crate) older_words: Vec<u64>,
+}
+
 /// What stands at a place of a block that is walked.
 #[derive(Debug)]
 pub(crate) enum Walked<'a> {
@@ -137,6 +148,33 @@ impl Flash {
             bytes_read: Cell::new(0),
             counters: FlashCounters::default(),
         }
+    }
+
+    /// Of the flash as it was opened.
+    pub(crate) fn spoiled_copies(&self) -> SpoiledCopies {
+        let mut spoiled = SpoiledCopies::default();
+        let newest = self.superblock.generation;
+        for at in [0, SECTOR_BYTES] {
+            let bytes = self.tier.try_read(at, SUPERBLOCK_BYTES).unwrap_or_default();
+            let found = Superblock::decode(bytes).ok().flatten().map(|superblock| superblock.generation);
+            // The first one of a device has no neighbour.
+            let is_first = newest == 1 && bytes.iter().all(|&byte| byte == 0);
+            if !is_first && !found.is_some_and(|found| found == newest || found + 1 == newest) {
+                spoiled.superblocks.push(at);
+            }
+        }
+        for block in 0..self.geometry.blocks {
+            let newest = self.generation(block);
+            for at in self.geometry.word_offsets(block) {
+                let word = self.tier.try_read(at, 8).map_or(0, |bytes| u64_at(bytes, 0));
+                match generation_of(block, word) {
+                    Some(found) if found == newest => {}
+                    Some(found) if found + 1 == newest => spoiled.older_words.push(at),
+                    _ => spoiled.words.push((at, block)),
+                }
+            }
+        }
+        spoiled
     }
 
     pub(crate) fn geometry(&self) -> Geometry {

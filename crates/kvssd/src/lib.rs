@@ -31,7 +31,7 @@ mod flash;
 mod host;
 mod sync;
 
-pub use backend::{ArrayError, ArrayMedium, KvssdBackend, KvssdOptions};
+pub use backend::{ArrayError, ArrayMedium, ArrayPlace, KvssdBackend, KvssdOptions, check_places};
 pub use code::{KvError, Result, ResultCode};
 pub use command::{
     BatchEntry, DeviceInfo, EXIST_KEYS_MAX, GROUP_KEY_BYTES, ITERATORS_MAX, IteratorContent, KEY_BYTES_MAX,
@@ -39,8 +39,9 @@ pub use command::{
     StoreMode, VALUE_BYTES_MAX, batch_entries, group_of,
 };
 pub use device::{
-    AckMode, Completion, Device, DeviceOptions, Event, GcCounters, GcPolicy, IndexCounters, LostRange,
-    OpenReport, Out, Refused, Stage,
+    AckMode, BlockCounts, Completion, Device, DeviceCheck, DeviceOptions, DeviceOverview, DeviceProblem,
+    DeviceShutdown, DeviceView, Event, GcCounters, GcPolicy, IndexCounters, LostRange, OpenReport, Out,
+    Refused, Stage,
 };
 pub use flash::FlashCounters;
 pub use flash::drive_model::{DriveModel, FrontCost, FrontKind};

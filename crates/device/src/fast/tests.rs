@@ -382,6 +382,49 @@ fn a_reader_changes_nothing_and_shares() {
     assert!(locked.to_string().contains("may be reading"), "{locked}");
 }
 
+/// Whatever is called on a copy, the file keeps its bytes, its length and its blocks; and the copy keeps what was stored to it.
+#[test]
+fn a_copy_is_changed_and_its_file_is_not() {
+    let scratch = Scratch::new();
+    let tier = scratch.open();
+    tier.grow(MIB).unwrap();
+    put(&tier, 100, b"seen");
+    drop(tier);
+    let before = std::fs::read(scratch.file()).unwrap();
+    let reader = FastTier::open_file_read_only(&scratch.file()).unwrap().into_bytes();
+    let copy = FastTier::open_file_copy(&scratch.file()).unwrap().into_bytes();
+    let other = FastTier::open_file_copy(&scratch.file()).unwrap().into_bytes();
+    assert_eq!((copy.bytes(), copy.medium()), (MIB, Medium::Dram));
+    put(&copy, 100, b"here");
+    copy.store_u64(8192, 7);
+    copy.write_apart(300, b"apart");
+    copy.rewrite(0, MIB);
+    copy.rewrite_apart(0, 512);
+    copy.start_write_back(0, MIB);
+    copy.remap(0, MIB);
+    copy.evict(0, MIB);
+    copy.populate_for_small_syncs(0, MIB, true);
+    copy.persist(0, MIB).unwrap();
+    copy.persist_all().unwrap();
+    assert!(!copy.release(0, MIB), "disk that is not its own");
+    assert_eq!((copy.read(100, 4), copy.load_u64(8192), copy.read(300, 5)), (&b"here"[..], 7, &b"apart"[..]));
+    for unchanged in [&reader, &other] {
+        assert_eq!((unchanged.read(100, 4), unchanged.load_u64(8192)), (&b"seen"[..], 0));
+    }
+    for refused in [copy.grow(2 * MIB), copy.allocate(0, MIB)] {
+        assert!(matches!(refused, Err(DeviceError::ReadOnly { .. })), "{refused:?}");
+    }
+    assert!(matches!(
+        FastTier::open_file(&scratch.file(), &FastTierOptions::default(), false),
+        Err(DeviceError::Locked { .. })
+    ));
+    drop((copy, reader, other));
+    assert!(before == std::fs::read(scratch.file()).unwrap());
+    // Whoever writes is alone.
+    let _writer = scratch.open();
+    assert!(matches!(FastTier::open_file_copy(&scratch.file()), Err(DeviceError::Locked { .. })));
+}
+
 #[test]
 fn a_second_handle_is_told_who_holds_the_file() {
     let scratch = Scratch::new();

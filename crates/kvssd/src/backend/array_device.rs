@@ -105,18 +105,6 @@ impl ArrayDevice {
         self.run([command]).pop().map_or_else(|| Err(closed()), |(_, result, _)| result)
     }
 
-    /// A pair of the array's own, if it is there.
-    pub(super) fn own_value(&mut self, key: &[u8], bytes_max: usize) -> Result<Option<Vec<u8>>> {
-        let (space, key) = (self.own, PairKey::new(key)?);
-        let retrieve =
-            KvCommand::Retrieve { space, key, offset: 0, buffer: vec![0; bytes_max], delete: false };
-        match self.run([retrieve]).pop() {
-            Some((_, Ok(_), value)) => Ok(Some(value)),
-            Some((_, Err(KvError::KeyMissing), _)) | None => Ok(None),
-            Some((_, Err(error), _)) => Err(error),
-        }
-    }
-
     /// Stores a pair of the array's own, durably.
     pub(super) fn store_own(&mut self, key: &[u8], value: Vec<u8>) -> Result<()> {
         let (space, key) = (self.own, PairKey::new(key)?);

@@ -15,7 +15,7 @@ use super::map::{ArrayMap, DEVICES_MAX, NoMap};
 use super::{ArrayMedium, KvssdOptions, MARKS_RESERVED};
 use crate::code::{KvError, Result as KvResult};
 use crate::command::{KvAnswer, KvCommand, PairKey, SpaceId, SpaceInfo};
-use crate::device::{Device, Out};
+use crate::device::{Completion, Device, Out};
 use crate::flash::geometry::Geometry;
 
 /// Where rows are on a device.
@@ -38,6 +38,14 @@ enum MetDevice {
     Unfinished(Box<Device>),
     /// A device, and its map if it has one.
     Device(Box<ArrayDevice>, Option<ArrayMap>),
+}
+
+/// What a device has of an array.
+pub(super) enum FoundMap {
+    /// Not the key spaces of one.
+    Unfinished,
+    /// The key spaces of one, for rows and for what the array says of itself, and the map if it is there.
+    Spaces([SpaceId; 2], Option<ArrayMap>),
 }
 
 /// A device, and the generation of the map on it.
@@ -74,7 +82,18 @@ fn meet(number: usize, medium: &ArrayMedium, options: &KvssdOptions) -> ArrayRes
         Err(KvError::NoDevice) => return Ok(MetDevice::Nothing),
         Err(error) => return Err(failed(error)),
     };
-    let spaces = spaces(&mut opened).map_err(failed)?;
+    Ok(match find_map(device, &mut opened)? {
+        FoundMap::Unfinished => MetDevice::Unfinished(Box::new(opened)),
+        FoundMap::Spaces(spaces, map) => {
+            MetDevice::Device(Box::new(ArrayDevice::new(number, opened, spaces)), map)
+        }
+    })
+}
+
+/// What a device, by its place from 1, has of an array.
+pub(super) fn find_map(device: usize, opened: &mut Device) -> ArrayResult<FoundMap> {
+    let failed = |error| ArrayError::Device { device, error };
+    let spaces = spaces(opened).map_err(failed)?;
     if spaces.iter().any(|space| space.name.is_empty()) {
         return Err(failed(KvError::Damaged { offset: 0, what: "the name of a key space" }));
     }
@@ -86,17 +105,16 @@ fn meet(number: usize, medium: &ArrayMedium, options: &KvssdOptions) -> ArrayRes
     let (Some(rows), Some(own)) = (id(ROWS), id(OWN)) else {
         return match has_rows {
             true => Err(ArrayError::Map { device }),
-            false => Ok(MetDevice::Unfinished(Box::new(opened))),
+            false => Ok(FoundMap::Unfinished),
         };
     };
-    let mut opened = ArrayDevice::new(number, opened, [rows, own]);
-    let map = opened.own_value(MAP_KEY, MAP_BYTES_READ).map_err(failed)?;
+    let map = map_bytes(opened, own).map_err(failed)?;
     match map.as_deref().map(ArrayMap::decode) {
         None if has_rows => Err(ArrayError::Map { device }),
-        None => Ok(MetDevice::Device(Box::new(opened), None)),
+        None => Ok(FoundMap::Spaces([rows, own], None)),
         // Rows are stored once a map is in force: that one is damaged, and this is what was there before it.
         Some(Ok(map)) if map.generation == 0 && has_rows => Err(ArrayError::Map { device }),
-        Some(Ok(map)) => Ok(MetDevice::Device(Box::new(opened), Some(map))),
+        Some(Ok(map)) => Ok(FoundMap::Spaces([rows, own], Some(map))),
         Some(Err(NoMap::Version(found))) => Err(ArrayError::Version { device, found }),
         Some(Err(NoMap::Damaged)) => Err(ArrayError::Map { device }),
     }
@@ -111,10 +129,7 @@ fn members(met: Vec<MetDevice>) -> ArrayResult<(ArrayMap, Vec<MemberDevice>)> {
             MetDevice::Nothing | MetDevice::Unfinished(_) => None,
         })
         .collect();
-    // Among those of several arrays the one that most are of is meant.
-    let of_id = |id: u128| maps.iter().flatten().filter(move |map| map.array_id == id);
-    let id = maps.iter().flatten().map(|map| map.array_id).max_by_key(|&id| of_id(id).count());
-    let newest = id.and_then(|id| of_id(id).max_by_key(|map| (map.generation, map.marks))).cloned();
+    let newest = newest_of(maps.iter().flatten()).cloned();
     let Some(newest) = newest else { return Err(ArrayError::Missing { device: 1 }) };
     for (number, map) in maps.iter().enumerate() {
         check_member(number, map.as_ref(), &newest, maps.len())?;
@@ -132,11 +147,23 @@ fn members(met: Vec<MetDevice>) -> ArrayResult<(ArrayMap, Vec<MemberDevice>)> {
     Ok((newest, members))
 }
 
+/// The map that is in force. Among those of several arrays the one that most are of is meant.
+pub(super) fn newest_of<'m>(maps: impl Iterator<Item = &'m ArrayMap> + Clone) -> Option<&'m ArrayMap> {
+    let of_id = |id: u128| maps.clone().filter(move |map| map.array_id == id);
+    let id = maps.clone().map(|map| map.array_id).max_by_key(|&id| of_id(id).count());
+    id.and_then(|id| of_id(id).max_by_key(|map| (map.generation, map.marks)))
+}
+
 /// What a device without a map is of.
-const NO_ARRAY: &str = "no array: it is new, and not the one that was in its place";
+pub(super) const NO_ARRAY: &str = "no array: it is new, and not the one that was in its place";
 
 /// Refuses a device that is not what the newest map says.
-fn check_member(number: usize, map: Option<&ArrayMap>, newest: &ArrayMap, given: usize) -> ArrayResult<()> {
+pub(super) fn check_member(
+    number: usize,
+    map: Option<&ArrayMap>,
+    newest: &ArrayMap,
+    given: usize,
+) -> ArrayResult<()> {
     let Some(map) = map else {
         // How many there are is told first.
         let has = usize::from(newest.devices);
@@ -261,11 +288,26 @@ fn spaces(device: &mut Device) -> KvResult<Vec<SpaceInfo>> {
     }
 }
 
+/// The bytes of the map in the array's own key space, if there is one.
+fn map_bytes(device: &mut Device, own: SpaceId) -> KvResult<Option<Vec<u8>>> {
+    let (key, buffer) = (PairKey::new(MAP_KEY)?, vec![0; MAP_BYTES_READ]);
+    let read = complete(device, KvCommand::Retrieve { space: own, key, offset: 0, buffer, delete: false })?;
+    match read.result {
+        Ok(_) => Ok(Some(read.buffer)),
+        Err(KvError::KeyMissing) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 fn call(device: &mut Device, command: KvCommand) -> KvResult<KvAnswer> {
+    complete(device, command)?.result
+}
+
+fn complete(device: &mut Device, command: KvCommand) -> KvResult<Completion> {
     let mut out = Out::default();
     device.submit(0, command).map_err(|refused| refused.error)?;
     while device.step(0, &mut out) {}
-    out.completions.pop().map_or(Err(KvError::SpaceMissing), |completion| completion.result)
+    out.completions.pop().ok_or(KvError::SpaceMissing)
 }
 
 /// What is there, or, with a geometry, what a device of that may be written to.

@@ -53,6 +53,10 @@ impl Buckets {
         self.hashes.insert(packed(space, group, hash));
     }
 
+    pub(super) fn has(&self, space: SpaceId, group: u32, hash: u64) -> bool {
+        self.hashes.contains(&packed(space, group, hash))
+    }
+
     pub(super) fn remove(&mut self, space: SpaceId, group: u32, hash: u64) {
         self.hashes.remove(&packed(space, group, hash));
     }

@@ -81,6 +81,11 @@ impl Index {
         self.global.entries()
     }
 
+    /// Entries, tombstones among them.
+    pub(super) fn entries(&self) -> u64 {
+        self.managers.iter().map(|local| local.len() as u64).sum::<u64>() + self.global.entries()
+    }
+
     /// The entries with this hash, one a key.
     #[inline]
     pub(super) fn find(&self, hash: u64) -> impl Iterator<Item = LocatedEntry> {

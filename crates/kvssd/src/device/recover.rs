@@ -27,9 +27,18 @@ use crate::flash::superblock::OpenMark;
 
 /// A record that counts, and where it is.
 #[derive(Debug, Clone, Copy)]
-struct KnownRecord {
-    entry: FooterEntry,
-    place: u64,
+pub(super) struct KnownRecord {
+    pub(super) entry: FooterEntry,
+    pub(super) place: u64,
+}
+
+/// By hash, and of each key the newest last.
+pub(super) fn sort(records: &mut [KnownRecord]) {
+    // Of two copies of one record gc's is the one to stay: the other is in the block that it began to empty.
+    records.sort_unstable_by_key(|known| {
+        let header = &known.entry.header;
+        (known.entry.hash, header.sequence, header.relocated, known.place)
+    });
 }
 
 /// What is to be done with a block before commands come.
@@ -274,11 +283,7 @@ impl Device {
 
     /// Builds index, buckets and counts.
     fn take_records(&mut self, mut records: Vec<KnownRecord>) -> Result<()> {
-        // Of two copies of one record gc's is the one to stay: the other is in the block that it began to empty.
-        records.sort_unstable_by_key(|known| {
-            let header = &known.entry.header;
-            (known.entry.hash, header.sequence, header.relocated, known.place)
-        });
+        sort(&mut records);
         for of_hash in records.chunk_by(|a, b| a.entry.hash == b.entry.hash) {
             if let [only] = of_hash {
                 self.take_key(only, 0)?;
@@ -294,7 +299,7 @@ impl Device {
     }
 
     /// Parts records that share a hash by their keys. One that cannot be read goes with those that it may belong to.
-    fn by_key(&self, of_hash: &[KnownRecord]) -> Result<Vec<Vec<KnownRecord>>> {
+    pub(super) fn by_key(&self, of_hash: &[KnownRecord]) -> Result<Vec<Vec<KnownRecord>>> {
         let mut keys: Vec<(Option<&[u8]>, Vec<KnownRecord>)> = Vec::new();
         for known in of_hash {
             let key = match self.flash.prefix(known.place) {

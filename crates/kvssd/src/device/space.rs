@@ -170,6 +170,11 @@ impl Spaces {
         counted.fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1))
     }
 
+    /// Pairs and their bytes under each number, the directory's among them.
+    pub(super) fn counts(&self) -> impl Iterator<Item = (SpaceId, u64, u64)> {
+        self.spaces.iter().map(|(&number, known)| (SpaceId(number), known.pairs, known.bytes))
+    }
+
     /// Refuses a pair that a limit has no room for, in the place of one of `old` bytes.
     pub(super) fn check_room(&self, id: SpaceId, old: u64, new: u64) -> Result<()> {
         let Some(known) = self.spaces.get(&id.number()) else { return Ok(()) };

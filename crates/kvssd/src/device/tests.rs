@@ -1,5 +1,6 @@
 //! A device against models: what it answers, what a crash leaves, what damage does, and what gc costs.
 
+mod check;
 mod collection;
 mod commands;
 mod crashes;

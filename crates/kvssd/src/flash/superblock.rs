@@ -44,7 +44,7 @@ use crate::command::SpaceId;
 pub(crate) const SUPERBLOCK_BYTES: usize = 136;
 const MAGIC: &[u8; 8] = b"HGKVSSD1";
 /// The only version that this build knows.
-const VERSION: u32 = 3;
+pub(crate) const VERSION: u32 = 3;
 const FLAG_CLEAN: u32 = 1;
 const NO_BLOCK: u32 = u32::MAX;
 /// So many superblocks no device writes; half of the numbers that there are, so that none needs a look before it is written.

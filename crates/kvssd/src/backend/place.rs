@@ -1,0 +1,84 @@
+//! The place of a device in its array, for looking at it.
+//!
+//! Owns [`ArrayPlace`], and the comparison of those of several devices. Promises that what it finds wrong is what opening would refuse, all of it at once. Must not know how devices are opened.
+
+use super::failure::ArrayError;
+use super::map::ArrayMap;
+use super::opening::{FoundMap, NO_ARRAY, check_member, find_map, newest_of};
+use crate::device::Device;
+
+/// What a device says of the array that it is of.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ArrayPlace {
+    map: ArrayMap,
+}
+
+impl std::fmt::Debug for ArrayPlace {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ArrayPlace({} of {}, generation {})", self.device(), self.devices(), self.generation())
+    }
+}
+
+impl ArrayPlace {
+    /// Of a device that was given as this one of several, from 1; none if it is of no array, or of one whose making was cut off.
+    ///
+    /// # Errors
+    /// [`ArrayError::Map`], [`ArrayError::Version`]; [`ArrayError::Foreign`] where other key spaces are on it, as of any other program; [`ArrayError::Device`] if it cannot be read.
+    pub fn of(given: usize, device: &mut Device) -> Result<Option<ArrayPlace>, ArrayError> {
+        match find_map(given, device)? {
+            FoundMap::Unfinished | FoundMap::Spaces(_, None) => Ok(None),
+            FoundMap::Spaces(_, Some(map)) => Ok(Some(ArrayPlace { map })),
+        }
+    }
+
+    /// The array's number, which no other array has.
+    pub fn array_id(&self) -> u128 {
+        self.map.array_id
+    }
+
+    /// Which of its devices this one is, from 1.
+    pub fn device(&self) -> usize {
+        usize::from(self.map.device) + 1
+    }
+
+    /// So many devices it has.
+    pub fn devices(&self) -> usize {
+        usize::from(self.map.devices)
+    }
+
+    /// Of the map: 0 while the array is made, and two more with each opening at least.
+    pub fn generation(&self) -> u64 {
+        self.map.generation
+    }
+
+    /// Shards of keys that are on this device, and all that there are.
+    pub fn shards(&self) -> (usize, usize) {
+        let own = self.map.shards.iter().filter(|&&device| device == self.map.device).count();
+        (own, self.map.shards.len())
+    }
+}
+
+/// What keeps devices, given in this order, from being opened as an array; none stands for one that has no map.
+pub fn check_places(places: &[Option<ArrayPlace>]) -> Vec<ArrayError> {
+    let maps: Vec<Option<&ArrayMap>> =
+        places.iter().map(|place| place.as_ref().map(|place| &place.map)).collect();
+    let in_force = maps.iter().copied().flatten().any(|map| map.generation > 0);
+    let Some(newest) = newest_of(maps.iter().copied().flatten()).filter(|_| in_force) else {
+        // Nothing was stored yet: opening makes it anew.
+        return Vec::new();
+    };
+    let mut wrong = Vec::new();
+    for (number, &map) in maps.iter().enumerate() {
+        match check_member(number, map, newest, maps.len()) {
+            Err(count @ ArrayError::Devices { .. }) => {
+                // It is the same of all of them.
+                wrong = vec![count];
+                break;
+            }
+            Err(error) => wrong.push(error),
+            Ok(()) if map.is_none() => wrong.push(ArrayError::Foreign { device: number + 1, what: NO_ARRAY }),
+            Ok(()) => {}
+        }
+    }
+    wrong
+}
