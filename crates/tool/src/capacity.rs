@@ -7,6 +7,10 @@ use std::path::Path;
 
 use hedgerow::{CAPACITY_DIRECTORY, Capacity};
 
+/// Why the option is refused for devices.
+pub const NO_SORTED_TABLES: &str =
+    "key-value devices have no sorted tables: --capacity is for a store's directory";
+
 /// What stands for no place at all.
 const NONE: &str = "none";
 

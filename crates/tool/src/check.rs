@@ -1,7 +1,9 @@
-//! `hedgerow check`: verifies every byte of a store. Never writes.
+//! `hedgerow check`: verifies every byte of a store, or of key-value devices. Never writes.
 //!
 //! Owns the progress bar and the verdict. Promises exit code 0 for a sound store and 1 for any other, with one line on
-//! standard error for each thing that is wrong and where it is. Must not know bytes: `hedgerow::inspect` reads them.
+//! standard error for each thing that is wrong and where it is. Must not know bytes: `hedgerow::inspect` reads them, and of devices, `check/devices.rs`, `hedgerow_kvssd`.
+
+mod devices;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,11 +14,12 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::capacity::CapacityArgs;
 use crate::inspect::bytes;
+use crate::store_url::ExaminedPlace;
 
 /// Arguments of `hedgerow check`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The store's directory. No server may have it open.
+    /// The store's directory; or the file of a key-value device, or all of an array, in their order: kvssd:FILE,FILE. No server may have it open.
     dir: PathBuf,
     #[command(flatten)]
     capacity: CapacityArgs,
@@ -28,7 +31,15 @@ pub struct Args {
 /// Checks; `Err` if anything is wrong.
 pub fn run(args: Args) -> Result<(), String> {
     let bar = if args.quiet { ProgressBar::hidden() } else { progress_bar() };
-    let report = examine(&args.dir, args.capacity.place(), |progress| show(&bar, progress))?;
+    match ExaminedPlace::of(&args.dir)?.device_files() {
+        Err(dir) => check_store(&dir, args.capacity.place(), &bar),
+        Ok(_) if args.capacity.is_given() => Err(crate::capacity::NO_SORTED_TABLES.into()),
+        Ok((files, is_array)) => devices::run(&files, is_array, &bar),
+    }
+}
+
+fn check_store(dir: &Path, capacity: Capacity, bar: &ProgressBar) -> Result<(), String> {
+    let report = examine(dir, capacity, |progress| show(bar, progress))?;
     bar.finish_and_clear();
     for place in &report.spoiled_copies {
         println!("a crash left a spoiled copy at byte {place}; the copy beside it is good");
@@ -47,7 +58,12 @@ pub fn run(args: Args) -> Result<(), String> {
         report.rows
     );
     report.problems.iter().for_each(|problem| eprintln!("{problem}"));
-    match report.problems.len() {
+    verdict(report.problems.len())
+}
+
+/// The last line.
+fn verdict(problems: usize) -> Result<(), String> {
+    match problems {
         0 => {
             println!("no problem found");
             Ok(())

@@ -22,9 +22,9 @@ enum Command {
     Top(crate::top::TopArgs),
     /// Measures a store.
     Bench(crate::bench::Args),
-    /// Shows what a store that nobody has open has where, without changing it.
+    /// Shows what a store, or a key-value device, that nobody has open has where, without changing it.
     Inspect(crate::inspect::Args),
-    /// Verifies every byte of a store, without changing it.
+    /// Verifies every byte of a store, or of key-value devices, without changing it.
     Check(crate::check::Args),
     /// Copies a store that no server has open, verified, or brings an earlier copy up to date.
     Backup(crate::backup::BackupArgs),

@@ -1,8 +1,9 @@
-//! `hedgerow inspect`: what is in a store, printed. Never writes.
+//! `hedgerow inspect`: what is in a store, or on key-value devices, printed. Never writes.
 //!
 //! Owns the words and columns on the screen. Promises to print what it could read before it reports what it could not.
-//! Must not know bytes: `hedgerow::inspect` reads them. `inspect/levels.rs` draws what lies where.
+//! Must not know bytes: `hedgerow::inspect` reads them. `inspect/levels.rs` draws what lies where; `inspect/devices.rs` is about devices.
 
+pub(crate) mod devices;
 mod levels;
 
 use std::collections::HashMap;
@@ -16,6 +17,7 @@ use hedgerow::{ErrorKind, RowRef, Value};
 use levels::LevelsView;
 
 use crate::capacity::CapacityArgs;
+use crate::store_url::ExaminedPlace;
 
 /// Of longer keys the beginning is shown, where they are no more than a bound.
 const KEY_SHOWN_BYTES: usize = 40;
@@ -24,7 +26,7 @@ const KEY_SHOWN_BYTES: usize = 40;
 #[derive(Debug, clap::Args)]
 #[command(subcommand_negates_reqs = true, args_conflicts_with_subcommands = true)]
 pub struct Args {
-    /// The store's directory. No server may have it open.
+    /// The store's directory; or the file of a key-value device, or all of an array, in their order: kvssd:FILE,FILE. No server may have it open.
     #[arg(required = true)]
     dir: Option<PathBuf>,
     #[command(flatten)]
@@ -76,7 +78,11 @@ pub fn run(args: Args) -> Result<(), String> {
         (Some(Part::Rows { dir, capacity, table, key, limit }), _) => {
             rows(&StorePlace { dir: &dir, capacity }, &table, key.as_deref(), limit, &mut out)
         }
-        (None, Some(dir)) => overview(&StorePlace { dir: &dir, capacity: args.capacity }, &mut out),
+        (None, Some(dir)) => match ExaminedPlace::of(&dir)?.device_files() {
+            Err(dir) => overview(&StorePlace { dir: &dir, capacity: args.capacity }, &mut out),
+            Ok(_) if args.capacity.is_given() => Err(crate::capacity::NO_SORTED_TABLES.into()),
+            Ok((files, is_array)) => devices::overview(&files, is_array, &mut out),
+        },
         (None, None) => Err("name the store's directory".into()),
     }
 }

@@ -4,7 +4,7 @@
 //! with those that would. Must not know how a store is opened or used.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -64,6 +64,47 @@ impl fmt::Display for StoreUrl {
                 bytes.map_or(Ok(()), |bytes| write!(f, "?size={bytes}"))
             }
             StoreUrl::Null => f.write_str("null"),
+        }
+    }
+}
+
+/// What is looked at while nobody has it open.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ExaminedPlace {
+    /// A store's directory.
+    Directory(PathBuf),
+    /// The file of one key-value device, of an array or not.
+    DeviceFile(PathBuf),
+    /// The files of all devices of an array, in their order.
+    Array(Vec<PathBuf>),
+}
+
+impl ExaminedPlace {
+    /// A directory, a file, or the URL of an array.
+    ///
+    /// # Errors
+    /// A sentence for a person: what begins as a URL and is none.
+    pub fn of(place: &Path) -> Result<ExaminedPlace, String> {
+        if let Some(text) = place.to_str().filter(|text| text.starts_with("kvssd:")) {
+            return match (KVSSD.parse)(text) {
+                Some(StoreUrl::Kvssd(KvssdUrl { files, .. })) => Ok(ExaminedPlace::Array(files)),
+                _ => Err(format!(
+                    "'{text}' names no devices: give kvssd:FILE,FILE... (a directory of this name is ./{text})"
+                )),
+            };
+        }
+        Ok(match place.is_file() {
+            true => ExaminedPlace::DeviceFile(place.to_owned()),
+            false => ExaminedPlace::Directory(place.to_owned()),
+        })
+    }
+
+    /// The files, and whether they are to be those of an array; none of a store's directory.
+    pub fn device_files(self) -> Result<(Vec<PathBuf>, bool), PathBuf> {
+        match self {
+            ExaminedPlace::Directory(dir) => Err(dir),
+            ExaminedPlace::DeviceFile(file) => Ok((vec![file], false)),
+            ExaminedPlace::Array(files) => Ok((files, true)),
         }
     }
 }
@@ -147,6 +188,19 @@ impl StoreUrl {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_examined_is_a_directory_a_file_or_an_array() {
+        let of = |text: &str| ExaminedPlace::of(Path::new(text));
+        let array = |files: &[&str]| Ok(ExaminedPlace::Array(files.iter().map(PathBuf::from).collect()));
+        assert_eq!(of("kvssd:a,/b?size=1gb"), array(&["a", "/b"]));
+        assert!(of("kvssd:").unwrap_err().contains("kvssd:FILE"));
+        let file = std::env::current_exe().unwrap();
+        assert_eq!(ExaminedPlace::of(&file), Ok(ExaminedPlace::DeviceFile(file.clone())));
+        let directory = file.parent().unwrap();
+        assert_eq!(ExaminedPlace::of(directory), Ok(ExaminedPlace::Directory(directory.into())));
+        assert_eq!(of("./kvssd:a"), Ok(ExaminedPlace::Directory("./kvssd:a".into())));
+    }
 
     #[test]
     fn a_url_names_a_store_or_is_refused_with_those_that_do() {
