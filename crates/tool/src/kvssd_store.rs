@@ -35,7 +35,10 @@ pub fn open(url: &KvssdUrl, ack: AckMode) -> Result<KvssdBackend, String> {
 }
 
 /// Blocks as long as may be, as long as there are enough of them: a value takes an eighth of one at most.
-fn geometry_of(bytes: u64) -> Result<Geometry, String> {
+///
+/// # Errors
+/// A sentence for a person: less bytes, or more, than a device has.
+pub(crate) fn geometry_of(bytes: u64) -> Result<Geometry, String> {
     if bytes < DEVICE_BYTES_MIN {
         return Err(format!("a key-value device has {DEVICE_BYTES_MIN} bytes at least, not {bytes}"));
     }
