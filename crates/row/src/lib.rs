@@ -49,6 +49,7 @@ pub mod row_expiry;
 pub mod schema;
 pub mod stored_row;
 mod sync;
+pub mod transaction_bytes;
 mod typed_row;
 
 pub use change::Change;

@@ -10,3 +10,6 @@ pub const FIELDS_MAX: usize = 1024;
 pub const BODY_BYTES_MAX: usize = ROW_BYTES_MAX + (4096 + 64) * FIELDS_MAX;
 /// Bytes in a table's name: 1 to this.
 pub const TABLE_NAME_BYTES_MAX: usize = 255;
+/// Bytes of what one transaction is about to write, held in memory at once, keys and what each write takes besides included: where a transaction is staged
+/// before it is written, as the server does, and over a store of pairs.
+pub const TRANSACTION_BYTES_MAX: usize = 256 << 20;

@@ -33,6 +33,7 @@ use crate::backend::{Cursor, Expect, GROUP_BYTES, Mark, Pair, pair_key};
 use crate::schema::plan::PlanError;
 use crate::schema::table::TableSchema;
 use crate::stored_row::StoredRow;
+use crate::transaction_bytes::TransactionBytes;
 use crate::{Error, ErrorKind, FieldName, Result, Schema};
 
 mod steps;
@@ -61,8 +62,10 @@ pub struct Transaction {
     expired: HashMap<Vec<u8>, Mark>,
     /// What was asked for and is not at hand.
     wanted: RefCell<Wanted>,
-    /// What rows were to be before each edit of the part that was begun last, if one was.
-    edited: Option<Vec<Edited>>,
+    /// What the rows that were edited in the part that was begun last were to be before it, if one was begun; by the keys of their pairs.
+    edited: Option<HashMap<Vec<u8>, Edited>>,
+    /// Of the changes of rows, and of those that `edited` has.
+    changes: TransactionBytes,
     /// What it waits for.
     step: Option<Step>,
     at_hand: AtHandOfOne,
@@ -98,7 +101,6 @@ struct RowAtHand {
 
 /// A row that was edited, as it was before.
 struct Edited {
-    pair_key: Vec<u8>,
     /// It had not been looked at, nor edited.
     is_new: bool,
     change: Option<NewValue>,
@@ -239,6 +241,7 @@ impl Transaction {
             expired: HashMap::new(),
             wanted: RefCell::default(),
             edited: None,
+            changes: TransactionBytes::default(),
             step: None,
             at_hand,
         }
@@ -320,7 +323,8 @@ impl Transaction {
     ///
     /// # Errors
     /// `NotInMemory`, where the row is needed, or names that an open table has not learned yet; `NotFound` if there is no such table;
-    /// `Invalid`.
+    /// `Invalid`. So it is once all changes together take more than [`TRANSACTION_BYTES_MAX`](crate::limits::TRANSACTION_BYTES_MAX) in memory: then
+    /// they are forgotten, and nothing can be committed until what is wanted is fetched, or the attempt restarted.
     pub fn edit<F: FieldName>(&mut self, table: &str, key: &[u8], edit: &Edit<'_, F>) -> Result<bool> {
         match self.store.check_key(key) {
             Err(_) if matches!(edit, Edit::Delete) => return Ok(false),
@@ -347,38 +351,61 @@ impl Transaction {
         };
         let value = edit.apply(target, held.as_ref()).map_err(|error| self.refused(table, &entry, error))?;
         if existed || value.is_some() || row.is_none() {
-            self.set_change(pair, value.map(Vec::into_boxed_slice));
+            self.set_change(pair, value.map(Vec::into_boxed_slice))?;
         }
         Ok(existed)
     }
 
-    fn set_change(&mut self, pair_key: Vec<u8>, value: NewValue) {
+    fn set_change(&mut self, pair_key: Vec<u8>, value: NewValue) -> Result<()> {
+        // What it replaces is in memory until then.
+        if let Err(error) = self.changes.hold(change_bytes(&pair_key, &value)) {
+            self.forget_changes();
+            return Err(error);
+        }
         let before = self.rows.get(&pair_key).map(RowAtHand::bytes);
         let blind = RowAtHand { seen: Expect::Any, got: None, change: None };
         let row = self.rows.entry(pair_key.clone()).or_insert(blind);
         let change = row.change.replace(value);
         // A row whose change was refused may be at hand again without having been counted.
         self.at_hand.set((self.at_hand.bytes() + row.bytes()).saturating_sub(before.unwrap_or(0)));
-        if let Some(edited) = &mut self.edited {
-            edited.push(Edited { pair_key, is_new: before.is_none(), change });
+        match &mut self.edited {
+            Some(edited) if !edited.contains_key(&pair_key) => {
+                edited.insert(pair_key, Edited { is_new: before.is_none(), change });
+            }
+            _ => self.changes.let_go(held_bytes(&pair_key, change.as_ref())),
         }
+        Ok(())
+    }
+
+    /// Forgets what rows were to be, and those of which no more is known.
+    fn forget_changes(&mut self) {
+        self.rows.retain(|_, row| row.seen != Expect::Any);
+        self.rows.values_mut().for_each(|row| row.change = None);
+        self.edited = None;
+        self.count_bytes();
     }
 
     /// Begins a part of the run, which may be undone.
     pub fn begin_part(&mut self) {
-        self.edited = Some(Vec::new());
+        for (pair_key, Edited { change, .. }) in self.edited.replace(HashMap::new()).into_iter().flatten() {
+            self.changes.let_go(held_bytes(&pair_key, change.as_ref()));
+        }
     }
 
     /// Undoes the edits of the part that was begun last: they were of something that cannot be done whole.
     pub fn undo_part(&mut self) {
-        for Edited { pair_key, is_new, change } in self.edited.take().unwrap_or_default().into_iter().rev() {
+        for (pair_key, Edited { is_new, change }) in self.edited.take().into_iter().flatten() {
+            let Some(row) = self.rows.get_mut(&pair_key) else { continue };
+            let before = row.bytes();
+            let undone = std::mem::replace(&mut row.change, change);
+            let mut now = row.bytes();
             if is_new {
                 self.rows.remove(&pair_key);
-            } else if let Some(row) = self.rows.get_mut(&pair_key) {
-                row.change = change;
+                now = 0;
             }
+            self.changes.let_go(held_bytes(&pair_key, undone.as_ref()));
+            self.at_hand.set((self.at_hand.bytes() + now).saturating_sub(before));
         }
-        self.count_bytes();
     }
 
     /// Whether an edit could be made of some row of this table, whatever there is.
@@ -404,9 +431,17 @@ impl Transaction {
         }
     }
 
-    /// Whether there is something to commit.
+    /// Whether there is something to commit, or was, and was refused.
     pub fn has_changes(&self) -> bool {
-        self.rows.values().any(|row| row.change.is_some())
+        self.check_changes().is_err() || self.rows.values().any(|row| row.change.is_some())
+    }
+
+    /// Whether all changes that were asked for are there to be committed.
+    ///
+    /// # Errors
+    /// `Invalid` if they were too much, and were forgotten: see [`Transaction::edit`].
+    pub fn check_changes(&self) -> Result<()> {
+        self.changes.check()
     }
 
     /// A number that tells a row as it was got from all that is ever under its key; `None` if there was none. Changes of this
@@ -518,6 +553,10 @@ impl Transaction {
         let walked = self.walks.iter().flat_map(|walk| &walk.pairs).map(|pair| ROW_BYTES + pair.value.len());
         let tables = self.tables.values().flatten().map(|seen| seen.bytes.saturating_mul(SCHEMA_TIMES));
         self.at_hand.set(rows.sum::<usize>() + walked.sum::<usize>() + tables.sum::<usize>());
+        let changes = self.rows.iter().map(|(key, row)| held_bytes(key, row.change.as_ref()));
+        let edited =
+            self.edited.iter().flatten().map(|(key, edited)| held_bytes(key, edited.change.as_ref()));
+        self.changes.set(changes.sum::<usize>() + edited.sum::<usize>());
     }
 
     /// Whether something is to be fetched.
@@ -536,6 +575,16 @@ impl Transaction {
         self.wanted.borrow_mut().add(want);
         Error::new(ErrorKind::NotInMemory, "it is not at hand: have it fetched, then try again")
     }
+}
+
+/// Bytes in memory of what a row is to be.
+fn change_bytes(pair_key: &[u8], value: &NewValue) -> usize {
+    TransactionBytes::of_write(pair_key.len(), value.as_ref().map_or(0, |value| value.len()))
+}
+
+/// The same of a change that there may be.
+fn held_bytes(pair_key: &[u8], change: Option<&NewValue>) -> usize {
+    change.map_or(0, |value| change_bytes(pair_key, value))
 }
 
 pub(super) fn no_table(name: &str) -> Error {

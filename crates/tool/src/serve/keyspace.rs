@@ -387,7 +387,7 @@ impl Keyspace {
     pub fn has_staged_too_much(&self) -> bool {
         match self {
             Keyspace::Tiered(keys) => keys.has_staged_too_much(),
-            Keyspace::Pairs(_) => false,
+            Keyspace::Pairs(keys) => keys.check_changes().is_err(),
         }
     }
 
@@ -395,7 +395,7 @@ impl Keyspace {
     pub fn end(&mut self, opened: bool) -> Outcome<()> {
         match self {
             Keyspace::Tiered(keys) => keys.end(opened),
-            Keyspace::Pairs(_) => Ok(()),
+            Keyspace::Pairs(keys) => keys.check_changes(),
         }
     }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use hedgerow_sim::eventually;
 
-use crate::client::{Client, Program, Server, TempDir, clock, encode, on_every_store};
+use crate::client::{Client, Program, Server, Store, TempDir, clock, encode, on_every_store};
 
 #[test]
 fn strangers_can_do_nothing_but_authenticate() {
@@ -538,4 +538,32 @@ fn writes_wait_for_space_and_readers_do_not() {
     let waits: u64 = waits.split("\\r").next().unwrap().parse().unwrap();
     println!("{waits} waits, slowest read {slowest:?}");
     assert!(waits > 0);
+}
+
+/// A short command may write much. What a transaction writes is in memory until all of it is written: so there is a limit, the same at every store, and beyond it
+/// nothing is written.
+#[test]
+fn a_transaction_that_writes_too_much_is_refused_whole() {
+    // Pairs of devices are too short for it to be tried there.
+    for store in [Store::Tiered, Store::Pairs] {
+        let server = store.start(&[]);
+        let mut client = server.client();
+        assert_eq!(client.run("MULTI"), "OK");
+        for n in 0..8 {
+            assert_eq!(client.run(&format!("SETRANGE k{n} 50000000 x")), "QUEUED");
+        }
+        let refused = client.run("EXEC");
+        assert!(
+            refused.contains("EXECABORT") && refused.contains("takes more than 268435456 bytes"),
+            "{refused}"
+        );
+        client.script(&[
+            ("EXISTS k0 k1 k2 k3 k4 k5 k6 k7", "0"),
+            // What was refused is not held against what comes next.
+            ("MULTI", "OK"),
+            ("SETRANGE k0 50000000 x", "QUEUED"),
+            ("EXEC", "[50000001]"),
+            ("STRLEN k0", "50000001"),
+        ]);
+    }
 }

@@ -20,6 +20,7 @@ use crate::pairs::{NAMES_STEP, walk_of_names};
 use crate::schema::body::is_past;
 use crate::schema::table::TableSchema;
 use crate::stored_row::StoredRow;
+use crate::transaction_bytes::TransactionBytes;
 use crate::{Error, ErrorKind, Result};
 
 /// Exchanges in which tables change under one fetch, before that is told as a conflict.
@@ -56,7 +57,8 @@ impl Transaction {
     ///
     /// # Errors
     /// `Conflict` if the row is not any more what was read: [restart](Transaction::restart), and try again. `Unsupported` if more than one row was
-    /// changed, or rows were looked at beside the one that was, or a table that is not there: these backends change one row at a time. Those of the backend; after
+    /// changed, or rows were looked at beside the one that was, or a table that is not there: these backends change one row at a time. `Invalid` if an
+    /// edit was refused because all of them took too much memory. Those of the backend; after
     /// `Indeterminate` the change may have happened.
     pub fn commit(&mut self, session: &mut dyn Session) -> Result<()> {
         let begun = self.begin_commit();
@@ -97,10 +99,8 @@ impl Transaction {
             return Some(Ok(()));
         }
         self.expired.clear();
-        self.rows.retain(|_, row| row.seen != Expect::Any);
-        self.rows.values_mut().for_each(|row| row.change = None);
-        self.edited = None;
-        self.count_bytes();
+        self.changes = TransactionBytes::default();
+        self.forget_changes();
         match self.change_catalog(session, &wanted) {
             Err(error) => Some(Err(error)),
             Ok(true) => {
@@ -114,6 +114,9 @@ impl Transaction {
 
     /// [`Transaction::commit`] that goes on by [`Transaction::advance`], together with others; says how it ended, if it has. Never blocks.
     pub fn begin_commit(&mut self) -> Option<Result<()>> {
+        if let Err(error) = self.check_changes() {
+            return Some(Err(error));
+        }
         let Some(pair_key) =
             self.rows.iter().find(|(_, row)| row.change.is_some()).map(|(key, _)| key.clone())
         else {

@@ -159,6 +159,11 @@ impl PairKeyspace {
         self.attempt.transaction.undo_part();
     }
 
+    /// Whether all changes of the attempt are there to be made: they were not too much to be in memory at once.
+    pub fn check_changes(&self) -> Outcome<()> {
+        Ok(self.attempt.transaction.check_changes()?)
+    }
+
     /// Whether the command lacks something.
     pub fn wants_again(&self) -> bool {
         self.attempt.has_missed()

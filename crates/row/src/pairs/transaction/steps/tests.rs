@@ -585,3 +585,62 @@ fn a_row_that_many_get_is_in_memory_once() {
     let of = |attempt: &Transaction| Arc::clone(attempt.rows.values().next().unwrap().got.as_ref().unwrap());
     assert!(attempts.iter().all(|attempt| Arc::ptr_eq(&of(attempt), &of(&attempts[0]))));
 }
+
+/// What is to be written is in memory until it is: no more of it than the limit, however many rows there are, and nothing of it once it was refused.
+#[test]
+fn changes_are_refused_once_they_take_too_much_memory() {
+    let (db, table) = big(1);
+    let mut session = Watched::of(&db);
+    let mut attempt = db.transaction();
+    attempt.prefetch("big", &key(0));
+    attempt.fetch(&mut session).unwrap();
+    let (got, value) = (attempt.bytes_at_hand(), vec![8; 40 * MIB]);
+    let put = |attempt: &mut Transaction, row| {
+        attempt.edit("big", &key(row), &Edit::Put(&[("v", Value::Bytes(&value))], None))
+    };
+    // One row that is written again and again takes what it takes once, and twice while it may be undone.
+    for _ in 0..10 {
+        put(&mut attempt, 0).unwrap();
+    }
+    for _ in 0..3 {
+        attempt.begin_part();
+        (0..4).for_each(|_| assert!(put(&mut attempt, 0).unwrap()));
+    }
+    attempt.undo_part();
+    attempt.begin_part();
+    (1..5).for_each(|row| assert!(!put(&mut attempt, row).unwrap()));
+    attempt.undo_part();
+    assert!(attempt.bytes_at_hand() < got + 41 * MIB);
+    let written = (1..10).find_map(|row| put(&mut attempt, row).err().map(|error| (row, error)));
+    let (row, refused) = written.unwrap();
+    assert_eq!((row, refused.kind()), (6, ErrorKind::Invalid));
+    assert!(refused.message().contains("268435456 bytes"), "{refused}");
+    // Nothing of it is held, nothing more is taken, and nothing is written, whatever becomes of the error.
+    assert_eq!((attempt.bytes_at_hand(), db.bytes_at_hand()), (got, got));
+    let again = attempt.edit("big", &key(1), &Edit::Put(&[("v", Value::Bytes(b"short"))], None));
+    assert_eq!(again.unwrap_err().kind(), ErrorKind::Invalid);
+    assert!(attempt.has_changes());
+    assert_eq!(attempt.commit(&mut session).unwrap_err().kind(), ErrorKind::Invalid);
+    let is_as_before = || table.read(&key(0), |row| Ok(row.get("v")?.as_bytes().map(<[u8]>::len)));
+    assert_eq!((table.len().unwrap(), is_as_before().unwrap().flatten()), (1, Some(MIB)));
+    // The next run begins with all the room there is: after a fetch, and after a restart.
+    attempt.prefetch("big", &key(7));
+    attempt.fetch(&mut session).unwrap();
+    assert!(!attempt.has_changes());
+    (0..6).for_each(|row| assert_eq!(put(&mut attempt, row).unwrap(), row == 0));
+    put(&mut attempt, 6).unwrap_err();
+    attempt.restart();
+    attempt.prefetch("big", &key(0));
+    attempt.fetch(&mut session).unwrap();
+    put(&mut attempt, 0).unwrap();
+    attempt.commit(&mut session).unwrap();
+    assert_eq!(is_as_before().unwrap().flatten(), Some(40 * MIB));
+    // And who keeps the error to himself is told all the same.
+    let held = db.bytes_at_hand();
+    let kept_quiet = db.transact(|transaction| {
+        transaction.schema("big")?;
+        (0..7).for_each(|row| drop(put(transaction, row)));
+        Ok(())
+    });
+    assert_eq!((kept_quiet.unwrap_err().kind(), db.bytes_at_hand()), (ErrorKind::Invalid, held));
+}

@@ -7,8 +7,9 @@
 use std::collections::HashMap;
 
 use hedgerow::{AtHandOnly, Batch, Db, Error, ErrorKind, Expiry, FieldId, Missing, Table, Value};
+use hedgerow_row::transaction_bytes::TransactionBytes;
 
-use crate::serve::failure::{Failure, Outcome};
+use crate::serve::failure::Outcome;
 use crate::serve::keyspace::wants::{FETCHES_MAX, Tries, Wants};
 use crate::serve::waiter;
 
@@ -33,12 +34,9 @@ struct Staged {
     batch: Batch,
     /// By the table's name and the row's key.
     rows: HashMap<(String, Box<[u8]>), PendingState>,
-    /// Of keys and values.
-    bytes: usize,
+    /// Of all writes: the batch has each of them, what a later one overwrites as well.
+    bytes: TransactionBytes,
 }
-
-/// No more is staged: the store would refuse it as a batch, once all of it was there.
-const STAGED_BYTES_MAX: usize = 256 << 20;
 
 /// What a row will be, as far as expiry goes.
 #[derive(Debug, Clone, Copy)]
@@ -199,15 +197,13 @@ impl Writer {
 
     /// Whether so much was to be staged that nothing of it will be written.
     pub(super) fn has_staged_too_much(&self) -> bool {
-        self.staged.as_ref().is_some_and(Staged::is_too_large)
+        self.staged.as_ref().is_some_and(|staged| staged.bytes.check().is_err())
     }
 
     /// Makes the staged changes, all or none, and stops staging.
     pub(super) fn end(&mut self) -> Outcome<()> {
         let Some(staged) = self.staged.take() else { return Ok(()) };
-        if staged.is_too_large() {
-            return Err(too_large());
-        }
+        staged.bytes.check()?;
         let batch = staged.batch;
         if batch.is_empty() {
             return Ok(());
@@ -320,25 +316,15 @@ impl Writer {
     }
 }
 
-#[cold]
-fn too_large() -> Failure {
-    Failure::new(format!("ERR what is written at once takes more than {STAGED_BYTES_MAX} bytes"))
-}
-
 impl Staged {
     /// Counts what is about to be staged. Beyond the limit nothing stays, and nothing more is taken.
     fn count(&mut self, row: &[u8], fields: &[(FieldId, Value<'_>)]) -> Outcome<()> {
         let bytes = fields.iter().map(|(_, value)| value.as_bytes().map_or(0, <[u8]>::len)).sum::<usize>();
-        self.bytes = self.bytes.saturating_add(row.len() + bytes);
-        if self.is_too_large() {
-            (self.batch, self.rows, self.bytes) = (Batch::new(), HashMap::new(), usize::MAX);
-            return Err(too_large());
+        if let Err(error) = self.bytes.hold(TransactionBytes::of_write(row.len(), bytes)) {
+            (self.batch, self.rows) = (Batch::new(), HashMap::new());
+            return Err(error.into());
         }
         Ok(())
-    }
-
-    fn is_too_large(&self) -> bool {
-        self.bytes > STAGED_BYTES_MAX
     }
 
     fn record(&mut self, table: &Table, row: &[u8], pending: PendingState) {
