@@ -76,7 +76,7 @@ pub(super) fn open(
 fn meet(number: usize, medium: &ArrayMedium, options: &KvssdOptions) -> ArrayResult<MetDevice> {
     let device = number + 1;
     let failed = |error| ArrayError::Device { device, error };
-    let Some(tier) = tier_of(medium, None).map_err(failed)? else { return Ok(MetDevice::Nothing) };
+    let Some(tier) = tier_of(medium, None, false).map_err(failed)? else { return Ok(MetDevice::Nothing) };
     let mut opened = match Device::open(tier, options.device.clone()) {
         Ok(opened) => opened,
         Err(KvError::NoDevice) => return Ok(MetDevice::Nothing),
@@ -193,13 +193,16 @@ fn make(
     options: &KvssdOptions,
 ) -> ArrayResult<(ArrayMap, Vec<MemberDevice>)> {
     let failed = |number| move |error| ArrayError::Device { device: number + 1, error };
-    // All of them are there and ours before one is made: what is given twice, or where none can be, is refused then.
-    let mut tiers = Vec::with_capacity(media.len());
-    for (number, (medium, met)) in media.iter().zip(&met).enumerate() {
-        tiers.push(match met {
-            MetDevice::Nothing => tier_of(medium, Some(new_geometry(options))).map_err(failed(number))?,
-            MetDevice::Unfinished(_) | MetDevice::Device(..) => None,
-        });
+    // All of them are there and ours before one is made: what is given twice, or where none can be, is refused then. And those that are there before a file is
+    // made: where one of them is refused there is no more than before.
+    let mut tiers: Vec<Option<FastTier>> = media.iter().map(|_| None).collect();
+    for creates in [false, true] {
+        for (number, tier) in tiers.iter_mut().enumerate() {
+            if matches!(met[number], MetDevice::Nothing) && tier.is_none() {
+                let geometry = new_geometry(options);
+                *tier = tier_of(&media[number], Some(geometry), creates).map_err(failed(number))?;
+            }
+        }
     }
     let mut devices = Vec::with_capacity(media.len());
     for (number, (met, tier)) in met.into_iter().zip(tiers).enumerate() {
@@ -310,23 +313,23 @@ fn complete(device: &mut Device, command: KvCommand) -> KvResult<Completion> {
     out.completions.pop().ok_or(KvError::SpaceMissing)
 }
 
-/// What is there, or, with a geometry, what a device of that may be written to.
-fn tier_of(medium: &ArrayMedium, new: Option<Geometry>) -> KvResult<Option<FastTier>> {
+/// What is there, or is made if there is nothing and it `creates`; with a geometry a device of that may be written to it.
+fn tier_of(medium: &ArrayMedium, new: Option<Geometry>, creates: bool) -> KvResult<Option<FastTier>> {
     // A device does not grow: no more addresses are set aside than it takes, however many there are.
     let reserve_bytes = new.map_or(0, |geometry| geometry.bytes());
     let options = FastTierOptions { reserve_bytes, ..FastTierOptions::default() };
     match medium {
-        ArrayMedium::File(path) => match FastTier::open_file(path, &options, new.is_some()) {
+        ArrayMedium::File(path) => match FastTier::open_file(path, &options, creates) {
             Ok(tier) => Ok(Some(tier)),
             Err(DeviceError::Io { source, .. })
-                if new.is_none() && source.kind() == std::io::ErrorKind::NotFound =>
+                if !creates && source.kind() == std::io::ErrorKind::NotFound =>
             {
                 Ok(None)
             }
             Err(error) => Err(error.into()),
         },
         ArrayMedium::Simulated(sim) => Ok(Some(FastTier::simulated(sim))),
-        ArrayMedium::Memory => Ok(new.is_some().then(|| FastTier::dram(&options)).transpose()?),
+        ArrayMedium::Memory => Ok(creates.then(|| FastTier::dram(&options)).transpose()?),
     }
 }
 

@@ -103,6 +103,42 @@ fn a_device_that_is_older_than_the_others_is_refused() {
     has_all(&sims);
 }
 
+/// Files that are there are opened before one is made: where one of them is refused nothing is left that was not there.
+#[test]
+#[allow(clippy::disallowed_methods, reason = "it looks at which files there are")]
+fn no_file_is_made_where_one_that_is_there_is_refused() {
+    let dir = std::env::temp_dir().join(format!("hedgerow-opening-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let path = |name: &str| dir.join(name);
+    let files = |names: &[&str]| names.iter().map(|name| ArrayMedium::File(path(name))).collect::<Vec<_>>();
+    let names = || {
+        let all = std::fs::read_dir(&dir).unwrap();
+        let mut names: Vec<_> = all.map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
+        // Those that say who has a file open are not what is made of it.
+        names.retain(|name| !name.ends_with(".lock"));
+        names.sort();
+        names
+    };
+    open(&files(&["a", "b"])).unwrap().close().unwrap();
+    // Of another array, in front and behind; and one whose name leads nowhere.
+    assert!(matches!(open(&files(&["new", "a"])).unwrap_err(), ArrayError::Order { given: 2, is: 1 }));
+    assert!(matches!(open(&files(&["a", "new"])).unwrap_err(), ArrayError::Missing { device: 2 }));
+    std::fs::create_dir(path("directory")).unwrap();
+    assert!(matches!(open(&files(&["new", "directory"])).unwrap_err(), ArrayError::Device { device: 2, .. }));
+    assert_eq!(names(), ["a", "b", "directory"]);
+    // One that is there, with nothing in it, and is given twice, or is somebody's.
+    std::fs::write(path("empty"), b"").unwrap();
+    let refused = open(&files(&["new", "empty", "empty"])).unwrap_err();
+    assert!(matches!(refused, ArrayError::Device { device: 3, .. }), "{refused}");
+    let theirs = FastTier::open_file(&path("empty"), &Default::default(), false).unwrap();
+    let refused = open(&files(&["new", "empty"])).unwrap_err();
+    assert!(matches!(refused, ArrayError::Device { device: 2, .. }), "{refused}");
+    drop(theirs);
+    assert_eq!(names(), ["a", "b", "directory", "empty"]);
+    open(&files(&["new", "empty"])).unwrap().close().unwrap();
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
 /// A map that is not in force, beside rows, is what damage left of the one that was: no new array is made there, which would give marks again.
 #[test]
 fn rows_without_a_map_in_force_are_left_alone() {
