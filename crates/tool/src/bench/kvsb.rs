@@ -396,7 +396,7 @@ impl Cores {
 /// Best effort: figures are the noisier where the system refuses.
 fn pin(cores: Option<&CpuSet>) {
     if let Some(cores) = cores {
-        drop(sched_setaffinity(None, cores));
+        sched_setaffinity(None, cores).ok();
     }
 }
 

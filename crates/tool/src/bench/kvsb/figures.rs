@@ -163,7 +163,7 @@ impl KvsbDeviceFigures {
         for device in devices {
             for (all, one) in all.counted.0.iter_mut().zip(&device.counted.0) {
                 // Histograms of the same bounds.
-                drop(all.add(one));
+                all.add(one).ok();
             }
         }
         all.derive();

@@ -134,8 +134,7 @@ fn each_kind_of_damage_is_told_and_no_byte_is_changed() {
         let within = &sound[range.start as usize..range.end as usize];
         let first = within.windows(6).position(|six| six == b"value ").unwrap();
         let second = within[first + 300..].windows(6).position(|six| six == b"value ").unwrap();
-        let at = first + 300 + second;
-        range.start as usize + (at & !31) + 40
+        range.start as usize + first + 300 + second
     };
     let in_full = value_in(&full);
     assert_eq!(&sound[in_full..in_full + 6], b"value ");
