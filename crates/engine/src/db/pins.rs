@@ -171,3 +171,34 @@ impl Drop for Pinning<'_> {
         self.0.active.store(false, Ordering::SeqCst);
     }
 }
+
+#[cfg(test)]
+#[cfg(not(shuttle))]
+mod tests {
+    use hedgerow_device::{CapacityTier, Clock, CrashModel, CrashSim, FastTier};
+
+    use crate::Db;
+    use crate::db::fixture::options;
+
+    /// Who waits for a snapshot does so as long as it is young: it grows old whatever becomes of the wall clock.
+    #[test]
+    fn a_snapshot_grows_old_though_the_clock_is_set() {
+        let (sim, clock) = (CrashSim::new(CrashModel::Pages, 8 << 20), Clock::manual(1_000_000));
+        let tiers = (FastTier::simulated(&sim), CapacityTier::simulated(&sim));
+        let db = Db::open_at(tiers, options(), clock.clone()).unwrap();
+        let age_ms = || db.metrics().oldest_snapshot_age_ms;
+        let snapshot = db.snapshot();
+        clock.advance_ms(20);
+        assert_eq!(age_ms(), Some(20));
+        clock.step_to_ms(5);
+        assert_eq!(age_ms(), Some(20), "an hour back, and no younger");
+        clock.advance_ms(1_500);
+        assert_eq!(age_ms(), Some(1_520));
+        clock.step_to_ms(1 << 40);
+        assert_eq!(age_ms(), Some(1_520), "years ahead, and no older");
+        let said = db.engine().pins().join("; ");
+        assert!(said.contains("a snapshot taken 1520 ms ago"), "{said}");
+        drop(snapshot);
+        assert_eq!(age_ms(), None);
+    }
+}

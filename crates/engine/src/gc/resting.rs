@@ -79,10 +79,12 @@ impl Engine {
 
     /// A move was `refused` because sorted tables have no room: what is deleted makes some, once its tombstones are merged. Those may have half of what is kept for merges.
     pub(super) fn move_tombstones(&self, refused: Error) -> Result<usize> {
+        // It may be that the store takes no writes any more: then that is what is wrong with it.
+        self.log.check_writable()?;
         let hiding = self.hiding_tombstones();
         // However many rows there are below: no more tombstones find room in the log than a few extents hold.
         let is_room = hiding * TOMBSTONE_BYTES * TOMBSTONES_ONE_IN >= self.log.extent_bytes();
-        if self.log.check_writable().is_err() || !(is_room || self.are_enough(hiding)) {
+        if !(is_room || self.are_enough(hiding)) {
             return Err(refused);
         }
         let choose_now = |oldest| {
@@ -103,7 +105,7 @@ impl Engine {
         let moved = self.move_out_of_chosen(MoveKind::Tombstones, choose);
         // Nor does it tell what a move of rows costs.
         self.gc.set_moving_bytes(0);
-        // It may have been what the store takes no writes for any more.
+        // And so it may be now.
         self.log.check_writable()?;
         match moved {
             Ok(0) | Err(_) => Err(refused),
