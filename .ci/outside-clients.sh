@@ -24,9 +24,11 @@ serve() { # port, store
     "$binary" serve --store "${2:-tiered:$work/data-$1}" --listen "127.0.0.1:$1" >"$work/log-$1" &
     servers+=($!)
     for _ in $(seq 100); do
-        redis-cli -p "$1" ping >/dev/null 2>&1 && break
-        sleep 0.05
+        redis-cli -p "$1" ping >/dev/null 2>&1 && return
+        sleep 0.1
     done
+    echo "no server answers at port $1" >&2
+    exit 1
 }
 serve "$port"
 cli() { redis-cli -p "$port" "$@"; }

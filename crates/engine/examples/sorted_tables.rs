@@ -1,8 +1,8 @@
 //! What sorted tables cost on the machine as it is: writing them, and looking rows up that the page cache does not have, that it has, and that
 //! the block cache has; beside bare reads of as many bytes at as many places, which no engine can beat.
 //!
-//! `sorted_tables dir=DIR files=8 file-mib=64 row-bytes=1000 left=100 pages=2 lookups=20000 threads=1 together=32 cache-mib=1024`. `left`: how many of a hundred bytes
-//! of a row are random. Files are written past the page cache, so the first look at a block is a read of the disk.
+//! `sorted_tables dir=DIR files=8 file-mib=64 row-bytes=1000 left=100 lookups=20000 threads=1 together=32 cache-mib=1024`. `left`: how many of a hundred bytes
+//! of a row are random; `pages`: of a block, as the engine chooses if it is not given. Files are written past the page cache, so the first look at a block is a read of the disk.
 #![allow(clippy::disallowed_methods, reason = "measures the machine as it is")]
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
@@ -149,7 +149,8 @@ fn main() {
     let cache = BlockCache::new(arguments.number("cache-mib", 1024) << 20);
     let files = write(&tier, &arguments, &cache);
     let threads = arguments.number("threads", 1) as usize;
-    let block_bytes = arguments.number("pages", 2) * 4096;
+    let by_rows = if arguments.number("row-bytes", 1000) < 200 { 1 } else { 2 };
+    let block_bytes = arguments.number("pages", by_rows) * 4096;
     let rows = files.rows_a_file * files.tables.len() as u64;
     let mut random = Random::from_seed(7);
     let lookups: Vec<u64> = (0..arguments.number("lookups", 20_000)).map(|_| random.below(rows)).collect();

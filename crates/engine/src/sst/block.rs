@@ -202,20 +202,22 @@ pub(super) struct BlockBuilder {
     /// Room for the head, then the entries.
     bytes: Vec<u8>,
     ends: Vec<u32>,
+    /// The sum of the squares of the entries' lengths.
+    squares: u64,
 }
 
 impl BlockBuilder {
     pub(super) fn new() -> BlockBuilder {
-        BlockBuilder { bytes: vec![0; HEAD_BYTES], ends: Vec::new() }
+        BlockBuilder { bytes: vec![0; HEAD_BYTES], ends: Vec::new(), squares: 0 }
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// Bytes of an entry of one that has some.
-    pub(super) fn mean_bytes(&self) -> usize {
-        (self.bytes.len() - HEAD_BYTES) / self.ends.len().max(1)
+    /// How long the entry is that a byte of it lies in, on the mean.
+    pub(super) fn entry_bytes(&self) -> usize {
+        (self.squares / (self.bytes.len() - HEAD_BYTES).max(1) as u64) as usize
     }
 
     /// What would be stored with an entry of so many bytes more.
@@ -227,6 +229,7 @@ impl BlockBuilder {
     pub(super) fn push(&mut self, entry_bytes: usize) -> &mut [u8] {
         let from = self.bytes.len();
         self.bytes.resize(from + entry_bytes, 0);
+        self.squares += (entry_bytes as u64).pow(2);
         self.ends.push((self.bytes.len() - HEAD_BYTES) as u32);
         &mut self.bytes[from..]
     }
@@ -241,6 +244,7 @@ impl BlockBuilder {
     pub(super) fn clear(&mut self) {
         self.bytes.truncate(HEAD_BYTES);
         self.ends.clear();
+        self.squares = 0;
     }
 }
 
@@ -315,9 +319,9 @@ impl BlockCache {
 
     /// One of so many bytes for blocks of records, and so many for blocks of the index.
     pub(crate) fn with_index(bytes: u64, index_bytes: u64) -> BlockCache {
-        let part = |bytes: u64, block_bytes: usize| {
+        let part = |bytes: u64| {
             let options = OptionsBuilder::new()
-                .estimated_items_capacity((bytes / block_bytes as u64).min(ITEMS_AT_FIRST_MAX) as usize)
+                .estimated_items_capacity((bytes / PAGE_BYTES as u64).min(ITEMS_AT_FIRST_MAX) as usize)
                 .weight_capacity(bytes)
                 .shards(shards(bytes))
                 .build()
@@ -325,7 +329,7 @@ impl BlockCache {
             let (by_address, on_events) = (BuildHasherDefault::default(), DefaultLifecycle::default());
             Arc::new(Cache::with_options(options, ByBytes, by_address, on_events))
         };
-        let (records, index) = (part(bytes, 2 * PAGE_BYTES), part(index_bytes, PAGE_BYTES));
+        let (records, index) = (part(bytes), part(index_bytes));
         BlockCache { records, index, counts: Arc::default(), first_reads: Arc::default() }
     }
 

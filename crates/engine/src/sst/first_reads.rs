@@ -15,8 +15,8 @@ use hedgerow_device::memory_bytes;
 
 use crate::sync::atomic::{AtomicU8, Ordering};
 
-/// A byte is kept for so many of memory: about as many bytes as a block has.
-const MEMORY_A_PLACE: u64 = 8192;
+/// A byte is kept for so many of memory: as many bytes as the shortest block has.
+const MEMORY_A_PLACE: u64 = 4096;
 /// Where nothing says how much memory there is. Schedules are explored with few: each place is an object there.
 const PLACES: usize = if cfg!(any(shuttle, miri)) { 16 } else { 1 << 16 };
 

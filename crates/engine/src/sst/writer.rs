@@ -7,7 +7,7 @@
 //!
 //! A block begins on a page, so compressing it is of use only if it takes fewer pages. Therefore the writer aims at what is *stored*: it keeps how well blocks
 //! were compressed lately, and puts as many records into the next as should then fill its pages. Where compression gains less than an eighth, blocks are
-//! stored as they are, and one in sixteen is tried, in case later rows are of another kind. A block of short records takes one page, others two.
+//! stored as they are, and one in sixteen is tried, in case later rows are of another kind. A block that takes a page more than it was meant to has the next ones filled less. A block of short records is meant to take one page, others two.
 
 use hedgerow_device::{CapacityTier, NewFile, OwnedBytes, WritePath};
 
@@ -32,13 +32,15 @@ type WrittenBlock = (PageRange, OwnedBytes);
 const TRIED_ONE_IN: u32 = 16;
 /// Compression is worth while if it leaves at most this share.
 const LEFT_MAX: f32 = 0.88;
-/// Blocks are meant to be filled so far: some compress a little worse than those before, and a page too many is a page wasted.
-const FILLED: f32 = 0.97;
-/// However well it compresses, a block holds no more than so many times what it stores: all of it is unpacked for one row.
+/// Blocks are meant to be filled so far at least and at most: some compress a little worse than those before, and a page too many is a page wasted. How far follows from how often that happens: a
+/// block that was filled too far has the aim lowered by the one, any other has it raised by the other, so that one in some twenty is.
+const FILLED: [f32; 2] = [0.85, 0.97];
+const FILLED_STEPS: [f32; 2] = [0.02, 0.001];
+/// However well it compresses, a block holds no more than so many times what it is meant to store, or what two pages are: all of it is unpacked for one row.
 const RAW_TIMES_MAX: usize = 4;
 const BLOCK_PAGES_MAX: u32 = 64;
-/// A block takes one page where so many records or more fit into it: half a record, which is what is left free at its end, is then no more than a thirty-second of it. A block is read, verified
-/// and unpacked whole for one row, so a smaller one is the cheaper; of longer rows two pages lose less.
+/// A block takes one page where so many records or more fit into it, compressed or not: half a record, which is what is left free at its end, is then no more than a thirty-second of it. A block is
+/// read, verified and unpacked whole for one row, so a smaller one is the cheaper; of longer rows two pages lose less.
 const RECORDS_A_PAGE: usize = 16;
 /// A file takes no record more that would make it longer.
 const FILE_BYTES_MAX: u64 = 4 << 30;
@@ -143,7 +145,9 @@ struct Packing {
     compresses: bool,
     /// What compression left of the blocks before, of one that is not compressed at all 1.
     left: f32,
-    /// Bytes of a record in the block before.
+    /// See [`FILLED`].
+    filled: f32,
+    /// Bytes of a record in the block before: the mean over its bytes, for it is long ones that do not fit at its end.
     record_bytes: usize,
     blocks: u32,
     compressed: Vec<u8>,
@@ -152,23 +156,24 @@ struct Packing {
 impl Packing {
     fn new(options: SstOptions) -> Packing {
         let compresses = options.compression == Compression::Lz4;
-        Packing { options, compresses, left: 1.0, record_bytes: 0, blocks: 0, compressed: Vec::new() }
+        let filled = FILLED[1];
+        Packing { options, compresses, left: 1.0, filled, record_bytes: 0, blocks: 0, compressed: Vec::new() }
     }
 
     /// Raw bytes that the next block should have at most.
     fn raw_bytes(&self) -> usize {
-        let room = self.block_pages() as usize * PAGE_BYTES - HEAD_BYTES;
+        let pages = self.block_pages() as usize;
+        let (room, most) = (pages * PAGE_BYTES - HEAD_BYTES, RAW_TIMES_MAX * pages.max(2) * PAGE_BYTES);
         match self.compresses && self.left < 1.0 {
-            true => ((room as f32 * FILLED / self.left) as usize).clamp(room, RAW_TIMES_MAX * room),
+            true => ((room as f32 * self.filled / self.left) as usize).clamp(room, most),
             false => room,
         }
     }
 
     /// Pages that the next block is meant to take.
     fn block_pages(&self) -> u32 {
-        let stored_bytes = self.record_bytes as f32 * self.left;
-        let are_short = || stored_bytes * RECORDS_A_PAGE as f32 <= (PAGE_BYTES - HEAD_BYTES) as f32;
-        let by_records = || if are_short() { 1 } else { 2 };
+        let are_short = self.record_bytes * RECORDS_A_PAGE <= PAGE_BYTES - HEAD_BYTES;
+        let by_records = || if are_short { 1 } else { 2 };
         self.options.block_pages.unwrap_or_else(by_records).clamp(1, BLOCK_PAGES_MAX)
     }
 
@@ -180,12 +185,19 @@ impl Packing {
             return (Codec::Raw, raw);
         }
         let payload = &raw[HEAD_BYTES..];
+        let is_as_meant = payload.len() <= self.raw_bytes();
         self.compressed.resize(HEAD_BYTES + lz4_flex::block::get_maximum_output_size(payload.len()), 0);
         let stored = lz4_flex::block::compress_into(payload, &mut self.compressed[HEAD_BYTES..]);
         let Ok(stored) = stored else { return (Codec::Raw, raw) };
         let left = stored as f32 / payload.len() as f32;
         self.left = if self.compresses && self.left < 1.0 { 0.75 * self.left + 0.25 * left } else { left };
         self.compresses = self.left <= LEFT_MAX;
+        let is_too_full = (HEAD_BYTES + stored).div_ceil(PAGE_BYTES) > self.block_pages() as usize;
+        let step = if is_too_full { -FILLED_STEPS[0] } else { FILLED_STEPS[1] };
+        // A long record has as many pages as it takes.
+        if is_as_meant {
+            self.filled = (self.filled + step).clamp(FILLED[0], FILLED[1]);
+        }
         match (HEAD_BYTES + stored).div_ceil(PAGE_BYTES) < raw.len().div_ceil(PAGE_BYTES) {
             true => (Codec::Lz4, &mut self.compressed[..HEAD_BYTES + stored]),
             false => (Codec::Raw, raw),
@@ -290,7 +302,10 @@ impl SstWriter {
             self.packing.record_bytes = bytes;
         }
         if self.block.is_empty() {
-            self.bound = self.key[..bound_len(&self.last_key, &self.key)].into();
+            // The first of all is whole: what is shorter is below all keys as well, but has nothing in common with the bounds behind it.
+            let is_first = self.last_key.is_empty();
+            let len = if is_first { self.key.len() } else { bound_len(&self.last_key, &self.key) };
+            self.bound = self.key[..len].into();
         }
         spec.encode_without_checksums(self.block.push(bytes), record.sequence, fill);
         self.hashes.push(hash_of(&self.key));
@@ -317,7 +332,7 @@ impl SstWriter {
     }
 
     fn end_block(&mut self) -> Result<()> {
-        self.packing.record_bytes = self.block.mean_bytes();
+        self.packing.record_bytes = self.block.entry_bytes();
         let raw = self.block.finish();
         let raw_bytes = raw.len() - HEAD_BYTES;
         let (codec, bytes) = self.packing.store(raw);
