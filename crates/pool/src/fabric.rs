@@ -89,6 +89,8 @@ impl RemoteOp {
 /// Operations that are posted together, to one memory node.
 pub type Batch = Vec<RemoteOp>;
 
+/// Bytes of a datagram at most.
+pub const DATAGRAM_BYTES_MAX: usize = 4096;
 /// Bytes of a batch at most: what it writes, and [`OPERATION_BYTES`] for each operation.
 pub const BATCH_BYTES_MAX: usize = 8 << 20;
 /// Bytes of a batch's results at most: what it reads, 8 for each atomic, and [`RESULT_HEAD_BYTES`] for each operation. The largest sub-table of an index is within it.

@@ -37,13 +37,11 @@ use hedgerow_device::crc32c;
 use hedgerow_row::le_bytes::{u16_at, u32_at, u64_at};
 
 use crate::error::{PoolError, Result};
-use crate::fabric::NodeId;
+use crate::fabric::{DATAGRAM_BYTES_MAX, NodeId};
 use crate::region::{BlockId, NodeSet, SlotId};
 use crate::rpc::IndexRpc;
 use crate::word::SlotWord;
 
-/// Bytes of a datagram at most.
-pub const DATAGRAM_BYTES_MAX: usize = 4096;
 /// Doubts of one session at most: what fits into a datagram.
 pub const DOUBTS_MAX: usize = 128;
 /// Partitions that have a proxy at most: what fits into a datagram beside as many verdicts as there may be doubts.

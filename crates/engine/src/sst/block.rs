@@ -15,13 +15,13 @@ use quick_cache::{OptionsBuilder, Weighter};
 
 use super::bounds::Bounds;
 use super::first_reads::FirstReads;
-use super::format::{Codec, EntryKind, HEAD_BYTES, PAGE_BYTES, PageRange, SstId, StoredBlock, open_block};
+use super::format::{
+    Codec, EntryKind, HEAD_BYTES, PAGE_BYTES, PageRange, RAW_BYTES_MAX, SstId, StoredBlock, open_block,
+};
 use super::look_counts::{LookCount, LookCounts};
 use crate::Result;
 use crate::log::format::{FLAG_EXPIRES, FLAG_FIELD_EXPIRY, Record, RecordHead, RecordKind};
 
-/// More than any block has, compressed or not: a row of the largest size alone.
-pub(super) const RAW_BYTES_MAX: usize = 80 << 20;
 /// What a cached block takes besides its bytes.
 const OVERHEAD_BYTES: usize = 128;
 

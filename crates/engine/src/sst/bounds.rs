@@ -13,8 +13,7 @@
 
 use hedgerow_row::le_bytes::{u16_at, u32_at};
 
-use super::block::RAW_BYTES_MAX;
-use super::format::{HEAD_BYTES, IndexBound, PAGE_BYTES, PageRange};
+use super::format::{HEAD_BYTES, IndexBound, PAGE_BYTES, PageRange, RAW_BYTES_MAX};
 
 const START_BYTES: usize = 8;
 const PLACE_BYTES: usize = 4;
@@ -23,7 +22,8 @@ const COUNT_BYTES: usize = 4;
 const ROOM: usize = PAGE_BYTES - HEAD_BYTES;
 
 /// Ends of what follows the prefix are numbers of 16 bits, where there are several; and so are the pages of one data block, of the largest row alone.
-const _: () = assert!(ROOM <= u16::MAX as usize && RAW_BYTES_MAX / PAGE_BYTES < u16::MAX as usize);
+const _: () = assert!(ROOM <= u16::MAX as usize);
+const _: () = assert!(RAW_BYTES_MAX / PAGE_BYTES < u16::MAX as usize);
 
 /// How many bytes the one and the other have in common at their beginnings.
 fn common_bytes(one: &[u8], other: &[u8]) -> usize {
@@ -281,7 +281,7 @@ mod tests {
             let Some(bounds) = Bounds::of(&bytes) else { continue };
             well_formed += 1;
             for n in 0..bounds.len() {
-                (bounds.bound(n), bounds.pages(n));
+                assert!(bounds.bound(n).len() <= bytes.len() && bounds.pages(n).count <= u32::from(u16::MAX));
             }
             let key = &keys[random.below(40) as usize];
             assert!(bounds.at_or_below(key) < bounds.len() && bounds.below(key) < bounds.len());

@@ -40,6 +40,8 @@ use crate::{Error, ErrorKind, Result};
 pub(super) const PAGE_BYTES: usize = CAPACITY_PAGE_BYTES;
 /// Bytes of a block before what it stores.
 pub(super) const HEAD_BYTES: usize = 16;
+/// More than any block has, compressed or not: a row of the largest size alone.
+pub(super) const RAW_BYTES_MAX: usize = 80 << 20;
 const HEADER_MAGIC: &[u8; 8] = b"HDGTABL2";
 const FOOTER_MAGIC: &[u8; 8] = b"HDGTABLE";
 const HEADER_BYTES: usize = 36;

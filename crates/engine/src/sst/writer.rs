@@ -11,12 +11,12 @@
 
 use hedgerow_device::{CapacityTier, NewFile, OwnedBytes, WritePath};
 
-use super::block::{BlockBuilder, BlockCache, RAW_BYTES_MAX};
+use super::block::{BlockBuilder, BlockCache};
 use super::bounds::{fitting, put_bounds};
 use super::filter::{Filter, hash_of};
 use super::format::{
-    Codec, Counted, EntryKind, Footer, HEAD_BYTES, IndexBound, PAGE_BYTES, PageRange, Section, SstId,
-    SstSummary, bound_len, encode_header, seal_block,
+    Codec, Counted, EntryKind, Footer, HEAD_BYTES, IndexBound, PAGE_BYTES, PageRange, RAW_BYTES_MAX, Section,
+    SstId, SstSummary, bound_len, encode_header, seal_block,
 };
 use super::reader::Sst;
 use crate::log::format::{FLAG_FIELD_EXPIRY, Record, RecordKind, RecordSpec};

@@ -29,14 +29,14 @@ pub(super) struct KvssdSession {
 
 /// A command that is for all devices, or for one after the other.
 enum GroupCommand {
-    Walk(u32, ArrayPlace, usize),
+    Walk(u32, WalkPlace, usize),
     Count(u32),
     Clear(u32),
     Persist,
 }
 
 /// Where a walk goes on: at this place of this device.
-struct ArrayPlace {
+struct WalkPlace {
     device: usize,
     at: KeyPlace,
 }
@@ -44,17 +44,17 @@ struct ArrayPlace {
 /// Group, device, and hash of a cursor; the key behind them is as long as it is.
 const CURSOR_BYTES: usize = 14;
 
-impl ArrayPlace {
+impl WalkPlace {
     /// From a cursor's bytes: group (4), device (2), hash (8), little-endian, and then a key.
-    fn of(cursor: &Cursor, group: u32) -> Result<ArrayPlace> {
+    fn of(cursor: &Cursor, group: u32) -> Result<WalkPlace> {
         let Some(bytes) = cursor.place() else {
-            return Ok(ArrayPlace { device: 0, at: KeyPlace::default() });
+            return Ok(WalkPlace { device: 0, at: KeyPlace::default() });
         };
         if bytes.len() < CURSOR_BYTES || u32_at(bytes, 0) != group {
             return Err(Error::invalid("the cursor is of a walk of another group, or of another backend"));
         }
         let at = KeyPlace { hash: u64_at(bytes, 6), after: bytes[CURSOR_BYTES..].to_vec() };
-        Ok(ArrayPlace { device: usize::from(u16_at(bytes, 4)), at })
+        Ok(WalkPlace { device: usize::from(u16_at(bytes, 4)), at })
     }
 
     fn cursor(&self, group: u32) -> Cursor {
@@ -156,7 +156,7 @@ fn started(command: Command<'_>, ticket: Ticket, value_bytes_max: usize) -> Resu
         }
         Command::Delete { key, expect } => pair(key, KeyedChange::Delete(expect)),
         Command::Walk { group, from, pairs } => {
-            let from = ArrayPlace::of(&from, group)?;
+            let from = WalkPlace::of(&from, group)?;
             Ok(Started::Group(GroupCommand::Walk(group, from, pairs.clamp(1, LIST_KEYS_MAX))))
         }
         Command::Count { group } => Ok(Started::Group(GroupCommand::Count(group))),
@@ -195,7 +195,7 @@ impl Array {
     }
 
     /// Pairs of one device after the other, until there are so many.
-    fn walk(&self, group: u32, from: ArrayPlace, pairs: usize) -> Result<Answer> {
+    fn walk(&self, group: u32, from: WalkPlace, pairs: usize) -> Result<Answer> {
         let mut walked: Vec<Pair> = Vec::new();
         let mut place = from;
         while place.device < self.devices.len() && walked.len() < pairs {
@@ -208,8 +208,8 @@ impl Array {
                 Ok((more, next)) => {
                     walked.extend(more);
                     place = match next {
-                        Some(at) => ArrayPlace { at, ..place },
-                        None => ArrayPlace { device: place.device + 1, at: KeyPlace::default() },
+                        Some(at) => WalkPlace { at, ..place },
+                        None => WalkPlace { device: place.device + 1, at: KeyPlace::default() },
                     };
                 }
                 // It is told as the walk comes here again.

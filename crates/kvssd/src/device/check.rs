@@ -11,9 +11,9 @@ use super::block::{BlockState, WriteStream};
 use super::damage::LostRange;
 use super::page::OLDER_SATURATED;
 use super::recover::{KnownRecord, sort};
-use super::view::FoundFlash;
 use crate::code::Result;
 use crate::command::{SpaceId, group_of};
+use crate::flash::SpoiledCopies;
 use crate::flash::footer::FooterEntry;
 use crate::flash::record::{RecordKind, UNIT_BYTES};
 
@@ -159,9 +159,9 @@ pub struct DeviceCheck {
 }
 
 impl DeviceCheck {
-    /// What was seen before the device was opened, and what opening said.
-    pub(super) fn of_found(found: &FoundFlash, device: &Device) -> DeviceCheck {
-        let (copies, report) = (&found.copies, device.open_report());
+    /// What was seen before the device was opened, `without_footer` the blocks whose footer does not verify, and what opening said.
+    pub(super) fn of_found(copies: &SpoiledCopies, without_footer: &[u32], device: &Device) -> DeviceCheck {
+        let report = device.open_report();
         let mut check = DeviceCheck { older_words: copies.older_words.clone(), ..DeviceCheck::default() };
         let problems = &mut check.problems;
         problems.extend(copies.superblocks.iter().map(|&offset| DeviceProblem::Superblock { offset }));
@@ -169,7 +169,7 @@ impl DeviceCheck {
             .extend(copies.words.iter().map(|&(offset, block)| DeviceProblem::BlockWord { offset, block }));
         let begins = |block| device.geometry().block_offset(block);
         let footer = |&block: &u32| DeviceProblem::Footer { offset: begins(block), block };
-        problems.extend(found.without_footer.iter().map(footer));
+        problems.extend(without_footer.iter().map(footer));
         problems.extend(report.lost.iter().cloned().map(DeviceProblem::Lost));
         problems.extend(report.spaces_unnamed.iter().map(|&space| DeviceProblem::Unnamed { space }));
         check

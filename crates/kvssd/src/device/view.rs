@@ -73,13 +73,13 @@ pub struct DeviceOverview {
 
 /// What stood on the flash before it was opened.
 #[derive(Debug)]
-pub(super) struct FoundFlash {
-    pub(super) superblock: Superblock,
+struct FoundFlash {
+    superblock: Superblock,
     is_same_boot: bool,
-    pub(super) copies: SpoiledCopies,
+    copies: SpoiledCopies,
     blocks: BlockCounts,
     /// Blocks whose footer does not verify.
-    pub(super) without_footer: Vec<u32>,
+    without_footer: Vec<u32>,
 }
 
 impl FoundFlash {
@@ -162,7 +162,7 @@ impl DeviceView {
     /// # Errors
     /// Only what keeps it from going on; what is wrong with the device is in the [`DeviceCheck`].
     pub fn check(&self, progress: impl FnMut(u64, u64)) -> Result<DeviceCheck> {
-        let mut check = DeviceCheck::of_found(&self.found, &self.device);
+        let mut check = DeviceCheck::of_found(&self.found.copies, &self.found.without_footer, &self.device);
         self.device.check(&mut check, progress)?;
         Ok(check)
     }

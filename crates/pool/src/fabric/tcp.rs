@@ -34,7 +34,9 @@ use hedgerow_device::Clock;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token, Waker};
 
-use super::{Batch, Fabric, FabricEvent, Nanos, NodeId, PostError, SessionId, is_within_limits};
+use super::{
+    Batch, DATAGRAM_BYTES_MAX, Fabric, FabricEvent, Nanos, NodeId, PostError, SessionId, is_within_limits,
+};
 use crate::region::MemoryNode;
 use accepted::{Accepted, Identity};
 use connection::TcpConnection;
@@ -361,7 +363,7 @@ impl Fabric for TcpFabric {
         if to == self.own.node {
             return self.inbox.received(bytes);
         }
-        match self.peers.get_mut(&to).filter(|_| bytes.len() <= crate::wire::DATAGRAM_BYTES_MAX) {
+        match self.peers.get_mut(&to).filter(|_| bytes.len() <= DATAGRAM_BYTES_MAX) {
             Some(peer) => peer.send(bytes, &mut self.inbox),
             None => self.inbox.dropped += 1,
         }

@@ -29,11 +29,10 @@ use hedgerow_row::le_bytes::{u16_at, u32_at, u64_at};
 
 use crate::error::{PoolError, Result};
 use crate::fabric::{
-    BATCH_BYTES_MAX, Batch, NodeId, OPERATION_BYTES, OpResult, PostError, PostResult, RESULT_BYTES_MAX,
-    RESULT_HEAD_BYTES, RemoteOp, SessionId,
+    BATCH_BYTES_MAX, Batch, DATAGRAM_BYTES_MAX, NodeId, OPERATION_BYTES, OpResult, PostError, PostResult,
+    RESULT_BYTES_MAX, RESULT_HEAD_BYTES, RemoteOp, SessionId,
 };
 use crate::region::RemoteAddress;
-use crate::wire::DATAGRAM_BYTES_MAX;
 
 /// The version of the layout.
 pub(super) const VERSION: u16 = 1;

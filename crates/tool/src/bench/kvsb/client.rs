@@ -67,13 +67,13 @@ pub(super) struct KvsbOutcome {
 type UnderWay = (KvsbOperation, Instant, u64, Option<u64>);
 
 /// What is under way, and what came of what is not.
-struct Answers {
+struct KvsbAnswers {
     under_way: BTreeMap<HostTicket, UnderWay>,
     latencies: [Histogram<u64>; 4],
     wrong: u64,
 }
 
-impl Answers {
+impl KvsbAnswers {
     fn take(&mut self, ticket: HostTicket, result: &hedgerow_kvssd::Result<KvAnswer>, read: &[u8]) {
         use KvsbOperation::{Delete, Insert, Read, Update};
         let Some((operation, due, key, expected)) = self.under_way.remove(&ticket) else {
@@ -144,7 +144,7 @@ impl KvsbClient {
         plan: &KvsbPlan,
         done: &AtomicU64,
     ) -> hedgerow_kvssd::Result<KvsbOutcome> {
-        let mut answers = Answers { under_way: BTreeMap::new(), latencies: histograms(), wrong: 0 };
+        let mut answers = KvsbAnswers { under_way: BTreeMap::new(), latencies: histograms(), wrong: 0 };
         let mut chooser = KeyChooser::new(
             plan.distribution,
             self.pairs(),
@@ -170,7 +170,7 @@ impl KvsbClient {
         while !answers.under_way.is_empty() {
             wait(queue, &mut answers)?;
         }
-        let Answers { latencies, wrong, .. } = answers;
+        let KvsbAnswers { latencies, wrong, .. } = answers;
         Ok(KvsbOutcome { seconds: start.elapsed().as_secs_f64(), latencies, wrong, stored_bytes })
     }
 
@@ -205,7 +205,7 @@ impl KvsbClient {
     fn start(
         &mut self,
         queue: &mut QueuePair,
-        answers: &mut Answers,
+        answers: &mut KvsbAnswers,
         (operation, due, number): (KvsbOperation, Instant, u64),
     ) -> hedgerow_kvssd::Result<u64> {
         let (space, key) = (self.space, self.key(number));
@@ -260,12 +260,12 @@ impl KvsbClient {
 }
 
 /// Takes what is complete.
-fn poll(queue: &mut QueuePair, answers: &mut Answers) {
+fn poll(queue: &mut QueuePair, answers: &mut KvsbAnswers) {
     queue.poll(|ticket, result, read| answers.take(ticket, &result, read));
 }
 
 /// Takes what is complete; where there is nothing, waits for the oldest.
-fn wait(queue: &mut QueuePair, answers: &mut Answers) -> hedgerow_kvssd::Result<()> {
+fn wait(queue: &mut QueuePair, answers: &mut KvsbAnswers) -> hedgerow_kvssd::Result<()> {
     let before = answers.under_way.len();
     poll(queue, answers);
     let oldest = answers.under_way.keys().next().copied();

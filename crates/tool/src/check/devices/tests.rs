@@ -109,7 +109,7 @@ fn an_array_that_is_not_given_as_it_is_is_a_problem() {
         assert!(text.contains(said), "{said}: {text}");
     };
     told(&[b.clone(), a.clone()], "give them in their order");
-    told(&[a.clone()], "the array has 2 devices, and 1 were given");
+    told(std::slice::from_ref(&a), "the array has 2 devices, and 1 were given");
     // A copy of before the last openings.
     let older = devices.directory.join("older");
     std::fs::copy(&a, &older).unwrap();
