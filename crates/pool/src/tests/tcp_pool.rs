@@ -43,6 +43,11 @@ const CALLS: u64 = 250;
 const PATIENCE: Duration = Duration::from_secs(120);
 const STEP: Duration = Duration::from_millis(20);
 
+/// Whether it is not long since then.
+fn is_in_time(start_ns: u64) -> bool {
+    Clock::system().monotonic_ns() - start_ns < PATIENCE.as_nanos() as u64
+}
+
 type AddressBook = Vec<(NodeId, SocketAddr, u64)>;
 
 /// What a node's thread is told.
@@ -100,7 +105,15 @@ where
 }
 
 fn bind(node: NodeId, life: u64, address: SocketAddr, book: &AddressBook) -> TcpFabric {
-    let mut fabric = TcpFabric::bind(node, life, address, TcpOptions::default()).unwrap();
+    let start = Clock::system().monotonic_ns();
+    let mut fabric = loop {
+        match TcpFabric::bind(node, life, address, TcpOptions::default()) {
+            Ok(fabric) => break fabric,
+            // Anybody's connection may have its own end there meanwhile.
+            Err(error) => assert!(is_in_time(start), "{address}: {error}"),
+        }
+        std::thread::sleep(STEP);
+    };
     for &(other, address, life) in book.iter().filter(|(other, ..)| *other != node) {
         fabric.meet(other, address, life);
     }
@@ -298,10 +311,14 @@ fn start() -> Pool {
 
 /// What happens to the pool while callers work, each after so many calls.
 fn fail(pool: &mut Pool, callers: &Callers) {
-    let after = |calls: u64| {
-        while callers.seen.lock().unwrap().answered < calls {
-            std::thread::sleep(Duration::from_millis(1));
+    let start = Clock::system().monotonic_ns();
+    let after = |calls: u64| loop {
+        let answered = callers.seen.lock().unwrap().answered;
+        if answered >= calls {
+            break;
         }
+        assert!(is_in_time(start), "{answered} of {calls} calls were answered");
+        std::thread::sleep(Duration::from_millis(1));
     };
     after(200);
     callers.clients[0].tell(Told::Cut(NodeId::agent(MemoryNode(0))));

@@ -109,8 +109,8 @@ fn garbage_beneath_a_run_that_cannot_be_merged_is_merged_once() {
     let sim = CrashSim::new(CrashModel::Pages, 64 << 20);
     let (db, [table, other]) = two_tables(&sim, false);
     let engine = db.engine();
-    // So long that a file has many blocks of the index, by which it is known how much of it counts.
-    let key = |n: u64| [&[b'k'; 900][..], &n.to_be_bytes()].concat();
+    // So long, and alike for so few, that a file has many blocks of the index, by which it is known how much of it counts.
+    let key = |n: u64| [&(n / 5).to_be_bytes()[..], &[b'k'; 900], &n.to_be_bytes()].concat();
     let put = |keys: Range<u64>, n: i64| {
         keys.for_each(|at| table.put(&key(at), &row! { n: n, text: "some" }).unwrap());
         engine.move_now();
