@@ -55,7 +55,7 @@ const FIRST_CONNECTION: usize = 2;
 /// Settings of a node's fabric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TcpOptions {
-    /// Connections that others may have to this node. 1,024 by default; each takes 34 MiB at most, and some KiB as a rule.
+    /// Connections that others may have to this node. 1,024 by default; each takes some 50 MiB at most, and some KiB as a rule.
     pub connections_max: usize,
     /// Between two attempts to reach somebody. 5 ms by default.
     pub redial_ns: Nanos,
@@ -103,6 +103,8 @@ pub struct TcpFabric {
     poll: Poll,
     events: Events,
     waker: FabricWaker,
+    /// Somebody woke it since it last waited, and a poll has seen that.
+    is_woken: bool,
     listener: TcpListener,
     next_token: usize,
     accepted: BTreeMap<Token, Accepted>,
@@ -130,6 +132,7 @@ impl TcpFabric {
             poll,
             events: Events::with_capacity(256),
             waker,
+            is_woken: false,
             listener,
             next_token: FIRST_CONNECTION,
             accepted: BTreeMap::new(),
@@ -182,8 +185,9 @@ impl TcpFabric {
 
     /// Waits until there is something to [`poll`](Fabric::poll), somebody wakes it, a network event was dealt with, or the time is over. Less than a millisecond counts as one.
     pub fn wait(&mut self, at_most: Duration) {
-        if self.inbox.is_empty() {
+        if self.inbox.is_empty() && !std::mem::take(&mut self.is_woken) {
             self.go_on(at_most);
+            self.is_woken = false;
         }
     }
 
@@ -215,8 +219,9 @@ impl TcpFabric {
         let now = self.clock.monotonic_ns();
         self.dial(now);
         self.flush();
-        let has_work =
-            self.accepted.values().any(Accepted::has_work) || self.peers.values().any(Peer::has_work);
+        let has_work = !self.inbox.is_empty()
+            || self.accepted.values().any(Accepted::has_work)
+            || self.peers.values().any(Peer::has_work);
         let due = self.peers.values().filter_map(|peer| peer.due(&self.options)).min();
         let mut timeout = if has_work { Duration::ZERO } else { at_most };
         if let Some(due) = due {
@@ -244,6 +249,8 @@ impl TcpFabric {
             let peer = self.dialed.get(&token).and_then(|node| self.peers.get_mut(node));
             if token == LISTENER {
                 has_callers = true;
+            } else if token == WAKER {
+                self.is_woken = true;
             } else if let Some(accepted) = self.accepted.get_mut(&token) {
                 accepted.connection_mut().is_ready(readable, writable);
             } else if let Some(connection) = peer.and_then(Peer::connection_mut) {

@@ -86,7 +86,7 @@ impl TcpConnection {
 
     /// Whether there is something to do here without anything new having happened.
     pub(super) fn has_work(&self) -> bool {
-        self.may_have_frame || self.can_read && !self.is_over
+        self.may_have_frame || self.can_read || self.is_over
     }
 
     /// Where frames are appended, to go out with the next [`flush`](TcpConnection::flush).
@@ -117,9 +117,9 @@ impl TcpConnection {
         }
     }
 
-    /// Reads once, as much as there is room for.
+    /// Reads once, as much as there is room for; nothing while frames that came are still to be dealt with, so that no more of them wait than were read at once.
     pub(super) fn fill(&mut self) {
-        if !self.can_read || self.is_over {
+        if !self.can_read || self.is_over || self.may_have_frame {
             return;
         }
         self.make_room();

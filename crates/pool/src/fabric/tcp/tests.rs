@@ -530,3 +530,15 @@ fn what_is_posted_and_not_done_is_bounded() {
     let ends: Vec<PostResult> = (63..70).map(|tag| net.end_of(A, tag)).collect();
     assert!(ends.iter().all(|end| *end == Err(PostError::Fenced)), "{ends:?}");
 }
+
+/// Whoever wakes a node after it looked for work and before it waits is not missed: a poll in between sees the wake, and the wait ends at once.
+#[test]
+fn a_wake_that_a_poll_saw_ends_the_next_wait() {
+    let mut fabric = TcpFabric::bind(A, 0, LOOPBACK, QUICK).unwrap();
+    let clock = Clock::system();
+    fabric.waker().wake();
+    assert_eq!(fabric.poll(), None);
+    let start = clock.monotonic_ns();
+    fabric.wait(Duration::from_secs(60));
+    assert!(clock.monotonic_ns() - start < 30_000_000_000, "it slept over a wake");
+}
