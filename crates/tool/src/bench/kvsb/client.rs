@@ -147,20 +147,20 @@ impl KvsbClient {
         let mut answers = KvsbAnswers { under_way: BTreeMap::new(), latencies: histograms(), wrong: 0 };
         let mut chooser = KeyChooser::new(
             plan.distribution,
-            self.pairs(),
+            self.keys(),
             plan.operations.saturating_mul(plan.mix[2]) / 100,
         );
         let (start, mut stored_bytes) = (Instant::now(), 0);
         for number in 0..plan.operations {
-            let due = match plan.rate {
-                None => Instant::now(),
-                Some(rate) => start + Duration::from_secs_f64(number as f64 / rate),
-            };
-            while Instant::now() < due {
+            let due = plan.rate.map(|rate| start + Duration::from_secs_f64(number as f64 / rate));
+            while due.is_some_and(|due| Instant::now() < due) {
                 poll(queue, &mut answers);
             }
             let operation = self.operation(&plan.mix);
-            let Some(key) = self.chosen(operation, &mut chooser) else { continue };
+            let Some(key) = self.chosen(operation, &mut chooser) else {
+                done.fetch_add(1, Ordering::Relaxed);
+                continue;
+            };
             stored_bytes += self.start(queue, &mut answers, (operation, due, key))?;
             if number % OPERATIONS_A_LOOK == 0 {
                 poll(queue, &mut answers);
@@ -194,19 +194,20 @@ impl KvsbClient {
                 self.deleted - 1
             }),
             KvsbOperation::Read | KvsbOperation::Update => {
-                let left = self.pairs();
-                // What an insertion brings later is never below what is left now.
-                (left > 0).then(|| self.deleted + chooser.next(&mut self.random, left).min(left - 1))
+                let (left, keys) = (self.pairs(), self.keys());
+                let number = (left > 0).then(|| chooser.next(&mut self.random, keys))?;
+                // Keys keep their share however many before them are gone; those that are gone give theirs to all others.
+                Some(if number < self.deleted { self.deleted + number % left } else { number })
             }
         }
     }
 
-    /// Starts an operation, once the queue has room for it. Bytes that it stores.
+    /// Starts an operation, once the queue has room for it: its latency counts from then on, or from when it was due. Bytes that it stores.
     fn start(
         &mut self,
         queue: &mut QueuePair,
         answers: &mut KvsbAnswers,
-        (operation, due, number): (KvsbOperation, Instant, u64),
+        (operation, due, number): (KvsbOperation, Option<Instant>, u64),
     ) -> hedgerow_kvssd::Result<u64> {
         let (space, key) = (self.space, self.key(number));
         let expected = self.versions.get(number as usize).copied().flatten();
@@ -214,7 +215,7 @@ impl KvsbClient {
             KvsbOperation::Update | KvsbOperation::Insert => self.write_value(number),
             _ => 0,
         };
-        let ticket = loop {
+        let (ticket, began) = loop {
             let request = match operation {
                 KvsbOperation::Read => {
                     let bytes = self.value.len();
@@ -229,8 +230,9 @@ impl KvsbClient {
                     HostRequest::Store { space, key: &key, value, mode }
                 }
             };
+            let began = due.unwrap_or_else(Instant::now);
             match queue.submit(request) {
-                Ok(ticket) => break ticket,
+                Ok(ticket) => break (ticket, began),
                 Err(KvError::QueueFull { .. }) => wait(queue, answers)?,
                 Err(error) => return Err(error),
             }
@@ -241,7 +243,7 @@ impl KvsbClient {
             KvsbOperation::Update => self.versions[number as usize] = Some(self.version),
             KvsbOperation::Insert => self.versions.push(Some(self.version)),
         }
-        answers.under_way.insert(ticket, (operation, due, number, expected));
+        answers.under_way.insert(ticket, (operation, began, number, expected));
         Ok(if len > 0 { (key.len() + len) as u64 } else { 0 })
     }
 
