@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use hedgerow_kvssd::{ArrayError, ArrayPlace, DeviceCheck, KvError, check_places};
+use hedgerow_kvssd::{ArrayError, ArrayPlace, DeviceCheck, check_places};
 use indicatif::ProgressBar;
 
 use super::verdict;
@@ -25,34 +25,33 @@ pub(super) fn run(files: &[PathBuf], is_array: bool, bar: &ProgressBar) -> Resul
         bar.set_message(format!("device {number}"));
         bar.set_length(total);
         bar.set_position(done);
-    })?;
+    });
     bar.finish_and_clear();
     report.verified.iter().for_each(|line| println!("{line}"));
     report.problems.iter().for_each(|problem| eprintln!("{problem}"));
     verdict(report.problems.len())
 }
 
-/// The check itself. `progress` is told the number of the device, and how many of its blocks were gone through.
-///
-/// # Errors
-/// A sentence for a person: a file that is in use, or cannot be read.
+/// The check itself: a file that is in use, or cannot be read, is a problem like others. `progress` is told the number of the device, and how many of its blocks were gone through.
 pub(crate) fn examine(
     files: &[PathBuf],
     is_array: bool,
     mut progress: impl FnMut(usize, u64, u64),
-) -> Result<FilesReport, String> {
+) -> FilesReport {
     let (mut report, mut places) = (FilesReport::default(), Vec::new());
     for (number, file) in (1..).zip(files) {
         let mut view = match open(file) {
             Ok(view) => view,
-            Err(error @ KvError::Medium(_)) => return Err(refusal(file, &error)),
             Err(error) => {
                 report.problems.push(refusal(file, &error));
                 continue;
             }
         };
         let check = view.check(|done, total| progress(number, done, total));
-        report.tell(file, check.map_err(|error| refusal(file, &error))?);
+        match check {
+            Ok(check) => report.tell(file, check),
+            Err(error) => report.problems.push(refusal(file, &error)),
+        }
         match ArrayPlace::of(number, view.device()) {
             Ok(place) => places.push(place),
             Err(ArrayError::Foreign { .. }) if !is_array => {}
@@ -63,7 +62,7 @@ pub(crate) fn examine(
         let wrong = check_places(&places);
         report.problems.extend(wrong.iter().map(|error| format!("as an array: {error}")));
     }
-    Ok(report)
+    report
 }
 
 impl FilesReport {
