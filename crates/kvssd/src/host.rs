@@ -42,7 +42,7 @@ use crate::code::{KvError, Result};
 use crate::command::{KEY_BYTES_MAX, KvAnswer, KvCommand, PairKey, SpaceId, SpaceInfo, StoreMode};
 use crate::device::{Completion, Device, Out};
 pub use cache::CachedQueue;
-pub use driver::{DeviceThread, QueueDriver, QueueOpener};
+pub use driver::{DeviceThread, QUEUE_DEPTH_MAX, QueueDriver, QueueOpener};
 pub use node::{NodeFigures, NodeLoad, NodeModel};
 pub use queue::{QueuePair, QueueReady};
 pub use sim::{SimCompletion, SimHost};

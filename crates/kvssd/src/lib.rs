@@ -48,6 +48,6 @@ pub use flash::drive_model::{DriveModel, FrontCost, FrontKind};
 pub use flash::geometry::Geometry;
 pub use flash::timeline::TimelineCounters;
 pub use host::{
-    CachedQueue, DeviceThread, Host, HostRequest, HostTicket, NodeFigures, NodeLoad, NodeModel, QueueDriver,
-    QueueId, QueueOpener, QueuePair, QueueReady, SimCompletion, SimHost,
+    CachedQueue, DeviceThread, Host, HostRequest, HostTicket, NodeFigures, NodeLoad, NodeModel,
+    QUEUE_DEPTH_MAX, QueueDriver, QueueId, QueueOpener, QueuePair, QueueReady, SimCompletion, SimHost,
 };

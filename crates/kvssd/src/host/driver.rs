@@ -39,7 +39,7 @@ use crate::device::{Completion, Device, Out};
 /// Commands of a queue before the next has its turn.
 const COMMANDS_A_TURN: usize = 8;
 /// A queue is no deeper.
-const DEPTH_MAX: usize = 65_535;
+pub const QUEUE_DEPTH_MAX: usize = 65_535;
 
 /// Opens queue pairs over a device that is driven elsewhere. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -54,7 +54,7 @@ impl QueueOpener {
     /// # Errors
     /// [`KvError::Param`]: a depth out of bounds. [`KvError::Closed`]: the device is not driven any more.
     pub fn open(&self, depth: usize, buffer_bytes: usize) -> Result<QueuePair> {
-        if !(1..=DEPTH_MAX).contains(&depth) {
+        if !(1..=QUEUE_DEPTH_MAX).contains(&depth) {
             return Err(KvError::Param { what: "a queue is 1 to 65535 commands deep" });
         }
         let rings = Arc::new(QueueRings::new(depth));

@@ -9,13 +9,13 @@ mod sizes;
 
 use std::path::PathBuf;
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use hedgerow_device::{FastTier, FastTierOptions};
 use hedgerow_kvssd::{
-    AckMode, Device, DeviceOptions, DeviceThread, HostRequest, KvAnswer, KvCommand, PairKey, QueuePair,
-    SpaceId,
+    AckMode, Device, DeviceOptions, DeviceThread, HostRequest, KvAnswer, KvCommand, PairKey, QUEUE_DEPTH_MAX,
+    QueuePair, SpaceId,
 };
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde_json::json;
@@ -43,6 +43,8 @@ const SPACE: &[u8] = b"kvsb";
 /// What threads of devices are called.
 const DEVICE_THREAD: &str = "hedgerow-kvssd";
 const THREAD_START_MAX: Duration = Duration::from_secs(10);
+/// What the buffers of one device's queue may take.
+const BUFFER_BYTES_MAX: u64 = 4 << 30;
 /// Operations a second, at least: with less of them a phase has no end.
 const RATE_MIN: f64 = 0.01;
 
@@ -152,6 +154,15 @@ impl KvsbArgs {
         if self.rate.is_some_and(|rate| !(rate >= RATE_MIN && rate.is_finite())) {
             return Err(format!("--rate must be {RATE_MIN} at least"));
         }
+        if self.depth > QUEUE_DEPTH_MAX {
+            return Err(format!("--depth may be {QUEUE_DEPTH_MAX} at most, not {}", self.depth));
+        }
+        let buffers = self.depth as u64 * self.value_bytes.most() as u64;
+        if buffers > BUFFER_BYTES_MAX {
+            return Err(format!(
+                "--depth values of the longest --value-bytes take {buffers} bytes of memory for each device; the limit is {BUFFER_BYTES_MAX}"
+            ));
+        }
         let percents: Option<Vec<u64>> = self.mix.split(':').map(|part| part.parse().ok()).collect();
         let mix = percents.and_then(|percents| <[u64; 4]>::try_from(percents).ok());
         let mix = mix.filter(|mix| mix.iter().try_fold(0u64, |all, one| all.checked_add(*one)) == Some(100));
@@ -209,7 +220,9 @@ impl KvsbArgs {
             "depth": self.depth,
             "rate": self.rate,
             "immediate": self.immediate,
-            "pinned": !self.no_pin,
+            "no_pin": self.no_pin,
+            "phases": self.phases,
+            "size": self.size,
             "seed": self.seed,
         })
     }
@@ -269,7 +282,7 @@ impl<'a> Kvsb<'a> {
         for (number, instance) in self.instances.iter_mut().enumerate() {
             let device = instance.device.take().ok_or("a device was lost in an earlier phase")?;
             let before = Spent::of(&device);
-            let thread = Running::start(device, cores.as_ref().map(|cores| cores.of(2 * number + 1)))?;
+            let thread = Running::start(device, cores.as_ref().map(|cores| (cores, 2 * number + 1)))?;
             let opened = thread.thread.opener().open(self.args.depth, self.args.value_bytes.most());
             queues.push(opened.map_err(|error| error.to_string())?);
             running.push((thread, before));
@@ -284,7 +297,7 @@ impl<'a> Kvsb<'a> {
             figures.push(KvsbDeviceFigures::new(number + 1, &outcome, &spent, &device.info()));
             self.instances[number].device = Some(device);
         }
-        let phase = KvsbPhaseFigures::new(name, cores.is_some(), figures);
+        let phase = KvsbPhaseFigures::new(name, cores.is_some_and(|cores| cores.hold_all()), figures);
         match phase.wrong() {
             0 => Ok(phase),
             wrong => Err(format!("{name}: {wrong} answers were wrong")),
@@ -304,9 +317,10 @@ impl<'a> Kvsb<'a> {
         std::thread::scope(|scope| {
             let mut clients = Vec::with_capacity(queues.len());
             for (number, (instance, mut queue)) in self.instances.iter_mut().zip(queues).enumerate() {
-                let core = cores.map(|cores| cores.of(2 * number));
                 clients.push(scope.spawn(move || -> ClientOutcome {
-                    pin(core.as_ref());
+                    if let Some(cores) = cores {
+                        cores.pin(2 * number);
+                    }
                     barrier.wait();
                     let before = own_cpu();
                     let outcome = instance.client.run(&mut queue, plan, done);
@@ -355,12 +369,16 @@ struct Running {
 
 impl Running {
     /// A thread begins on the processors of the one that starts it.
-    fn start(device: Device, core: Option<CpuSet>) -> Result<Running, String> {
+    fn start(device: Device, core: Option<(&Cores, usize)>) -> Result<Running, String> {
         let own = sched_getaffinity(None).ok();
-        pin(core.as_ref());
+        if let Some((cores, number)) = core {
+            cores.pin(number);
+        }
         let before = device_tasks()?;
         let thread = DeviceThread::start(device).map_err(|error| error.to_string());
-        pin(own.as_ref());
+        if let (Some(own), Some((cores, _))) = (own, core) {
+            cores.keep(&own);
+        }
         let thread = thread?;
         let task = new_task(&before)?;
         let cpu_before = task_cpu(&task)?;
@@ -376,27 +394,37 @@ impl Running {
 
 /// The processors that this process may run on.
 #[derive(Debug)]
-struct Cores(Vec<usize>);
+struct Cores {
+    numbers: Vec<usize>,
+    /// The system refused one of them to a thread: figures are the noisier.
+    is_refused: AtomicBool,
+}
 
 impl Cores {
     /// None if there are less.
     fn enough_for(threads: usize) -> Option<Cores> {
         let own = sched_getaffinity(None).ok()?;
-        let cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&core| own.is_set(core)).collect();
-        (cores.len() >= threads).then_some(Cores(cores))
+        let numbers: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&core| own.is_set(core)).collect();
+        (numbers.len() >= threads).then_some(Cores { numbers, is_refused: AtomicBool::new(false) })
     }
 
-    fn of(&self, number: usize) -> CpuSet {
+    /// Leaves this thread one of them.
+    fn pin(&self, number: usize) {
         let mut set = CpuSet::new();
-        set.set(self.0[number % self.0.len()]);
-        set
+        set.set(self.numbers[number % self.numbers.len()]);
+        self.keep(&set);
     }
-}
 
-/// Best effort: figures are the noisier where the system refuses.
-fn pin(cores: Option<&CpuSet>) {
-    if let Some(cores) = cores {
-        sched_setaffinity(None, cores).ok();
+    /// Leaves this thread these processors.
+    fn keep(&self, set: &CpuSet) {
+        if sched_setaffinity(None, set).is_err() {
+            self.is_refused.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether each thread got what it was to have.
+    fn hold_all(&self) -> bool {
+        !self.is_refused.load(Ordering::Relaxed)
     }
 }
 

@@ -71,6 +71,8 @@ struct KvsbAnswers {
     under_way: BTreeMap<HostTicket, UnderWay>,
     latencies: [Histogram<u64>; 4],
     wrong: u64,
+    /// The first error of the device, which is no answer.
+    failed: Option<KvError>,
 }
 
 impl KvsbAnswers {
@@ -86,6 +88,10 @@ impl KvsbAnswers {
             (Err(KvError::KeyMissing), Read) => expected.is_none(),
             (Ok(KvAnswer::Stored), Update | Insert) => true,
             (Ok(KvAnswer::Deleted(existed)), Delete) => *existed == expected.is_some(),
+            (Err(error), _) if !matches!(error, KvError::KeyMissing) => {
+                self.failed.get_or_insert_with(|| error.clone());
+                true
+            }
             _ => false,
         };
         self.wrong += u64::from(!is_right);
@@ -144,7 +150,8 @@ impl KvsbClient {
         plan: &KvsbPlan,
         done: &AtomicU64,
     ) -> hedgerow_kvssd::Result<KvsbOutcome> {
-        let mut answers = KvsbAnswers { under_way: BTreeMap::new(), latencies: histograms(), wrong: 0 };
+        let mut answers =
+            KvsbAnswers { under_way: BTreeMap::new(), latencies: histograms(), wrong: 0, failed: None };
         let mut chooser = KeyChooser::new(
             plan.distribution,
             self.keys(),
@@ -170,7 +177,10 @@ impl KvsbClient {
         while !answers.under_way.is_empty() {
             wait(queue, &mut answers)?;
         }
-        let KvsbAnswers { latencies, wrong, .. } = answers;
+        let KvsbAnswers { latencies, wrong, failed, .. } = answers;
+        if let Some(error) = failed {
+            return Err(error);
+        }
         Ok(KvsbOutcome { seconds: start.elapsed().as_secs_f64(), latencies, wrong, stored_bytes })
     }
 

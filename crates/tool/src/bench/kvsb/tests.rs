@@ -118,6 +118,8 @@ fn what_makes_no_sense_is_refused() {
         ("--devices 0", "--devices must be 1"),
         ("--keys 0", "--keys must be 1"),
         ("--depth 0", "--depth must be 1"),
+        ("--depth 65536", "65535 at most, not 65536"),
+        ("--depth 65535 --value-bytes 2097152", "the limit is 4294967296"),
         ("--key-bytes 15", "16 to 255, not 15"),
         ("--key-bytes 256", "16 to 255, not 256"),
         ("--value-bytes 3000000", "2097152 at most"),
@@ -134,4 +136,13 @@ fn what_makes_no_sense_is_refused() {
     }
     assert!(Parsed::try_parse_from(["kvsb", "--value-bytes", "many"]).is_err());
     assert!(Parsed::try_parse_from(["kvsb", "--size", "many"]).is_err());
+}
+
+/// What a device refuses is told as it says it, and not as an answer that was wrong.
+#[test]
+fn a_device_that_is_full_says_so() {
+    let _alone = alone();
+    let args = args("--keys 20000 --value-bytes 1000 --size 8mb --phases insert");
+    let refused = Kvsb::new(&args).unwrap().run_phase("insert").unwrap_err();
+    assert!(refused.contains("full") && !refused.contains("wrong"), "{refused}");
 }
