@@ -383,6 +383,7 @@ mod tests {
 
     /// A place counts so many guards and no more: what comes on top must neither be lost nor let go of the others.
     #[test]
+    #[cfg_attr(miri, ignore = "so many guards take minutes, and do what one does")]
     fn guards_beyond_what_a_place_counts_pin_all_the_same() {
         let (epoch, freed) = (Epoch::new(), Arc::new(AtomicUsize::new(0)));
         let counted: Vec<_> = (0..DEPTH_MAX).map(|_| epoch.pin()).collect();

@@ -221,12 +221,7 @@ impl Engine {
 
     /// Whether the index is short of room that a seal would make.
     fn wants_seal(&self) -> bool {
-        let most = self.options.index_bytes_max;
-        // All that the trees take, and what nobody sees any more: most of the time this is all that is asked.
-        if self.arena.bytes() < most / SEALS_FROM_LEAST
-            || !self.options.seal
-            || self.log.tier().is_read_only()
-        {
+        if !self.may_be_sealed() {
             return false;
         }
         let (young, from) = (self.young_index_bytes(), self.seals_from());
@@ -234,10 +229,32 @@ impl Engine {
             return false;
         }
         let LeftBySeal { young_bytes: left, growth, freed } = self.gc.left_by_seal(young);
-        let has_grown = young >= left + growth.min(most / SEALS_AGAIN_AFTER);
+        let has_grown = young >= left + growth.min(self.options.index_bytes_max / SEALS_AGAIN_AFTER);
         let freed = self.gc.segments.load(Ordering::Relaxed).saturating_sub(freed);
         let was_freed = freed * FREED_SHARE > u64::from(self.log.space().segment_extents());
         (has_grown || self.is_index_tight() && was_freed) && self.has_room_to_seal()
+    }
+
+    /// Extents that the next seal is to find, the more of them the nearer it is: none until the young index is halfway there, and no more than an eighth of all.
+    pub(super) fn leaf_extents_owed(&self) -> u32 {
+        if !self.may_be_sealed() {
+            return 0;
+        }
+        let (young, from) = (self.young_index_bytes(), self.seals_from());
+        // Of what the last seal left the next one leaves as much: keys that stay young.
+        let left = self.gc.young_after_seal().min(young);
+        let due = ((2 * young) as f64 / from.max(1) as f64 - 1.0).clamp(0.0, 1.0);
+        let share = due * (young - left) as f64 / young.max(1) as f64;
+        let bytes: u64 = self.tables_to_seal().iter().map(|table| self.bytes_to_seal(table)).sum();
+        let extents = (bytes as f64 * share / self.log.leaf_bytes_max() as f64).ceil();
+        (extents as u32).min(self.log.space().room().1 / 8)
+    }
+
+    /// Whether the trees take so much, with what nobody sees any more, that it is worth a look how much of it is young: most of the time this is all that is asked.
+    fn may_be_sealed(&self) -> bool {
+        self.arena.bytes() >= self.options.index_bytes_max / SEALS_FROM_LEAST
+            && self.options.seal
+            && !self.log.tier().is_read_only()
     }
 
     /// Whether the index takes more than three quarters of what it may.

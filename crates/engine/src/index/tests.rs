@@ -683,7 +683,7 @@ fn read_under_stress(index: &Index, stop: &AtomicBool, seed: u64, keys: u64) -> 
 
 #[test]
 fn concurrent_increments_of_few_keys_lose_nothing() {
-    const EACH: u64 = sized(20_000);
+    const EACH: u64 = if cfg!(miri) { 60 } else { 20_000 };
     let (arena, epoch) = fresh();
     let index = Arc::new(Index::new(arena, epoch));
     let decided = Arc::new(AtomicU64::new(0));

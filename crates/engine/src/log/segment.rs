@@ -404,7 +404,8 @@ mod tests {
     fn spoil_each_bit(header: SegmentHeader) {
         let copy = header.encode(OFFSET);
         let mut both = [copy, copy].concat();
-        for bit in 0..HEADER_COPY_BYTES * 8 * 2 {
+        // Interpreted it takes a fifth of a second a bit, and what it does is arithmetic.
+        for bit in (0..HEADER_COPY_BYTES * 8 * 2).step_by(if cfg!(miri) { 31 } else { 1 }) {
             both[bit / 8] ^= 1 << (bit % 8);
             let first = bit < HEADER_COPY_BYTES * 8;
             let decoded = SegmentHeader::decode(&both, OFFSET, header.segment_number & PLACED != 0);

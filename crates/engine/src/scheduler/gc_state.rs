@@ -477,6 +477,11 @@ impl GcState {
         (sealed, merged)
     }
 
+    /// Bytes that the young index had after the last seal.
+    pub(crate) fn young_after_seal(&self) -> u64 {
+        self.left_by_seal.lock().young_bytes
+    }
+
     /// What was told of the last seal, where the young index takes so many bytes now. What it left is not there any more as soon as all of it is less.
     pub(crate) fn left_by_seal(&self, young_bytes: u64) -> LeftBySeal {
         let mut last = self.left_by_seal.lock();

@@ -119,12 +119,12 @@ impl Engine {
 
     /// Whether what is written now is likely to be waited for by a move soon.
     pub(crate) fn is_short_of_landing(&self) -> bool {
-        self.moves_help() && self.room().available < self.landing_extents()
+        self.moves_help() && self.left_by_leaves() < self.landing_extents()
     }
 
     /// Whether what is sealed now is likely to be waited for by a move, if not soon: the first one would wait for all that was never written to the disk.
     pub(crate) fn is_near_landing(&self) -> bool {
-        self.moves_help() && self.room().available / 2 < self.landing_extents()
+        self.moves_help() && self.left_by_leaves() / 2 < self.landing_extents()
     }
 
     /// How much of the index's last quarter is taken, from 0 to 1; nothing where seals make room in it. A move takes the oldest rows out, whose keys were sealed long ago:
@@ -225,7 +225,7 @@ impl Engine {
             self.gc.throttle.pace_keys(0.0, 0);
             return self.gc.throttle.pace(0.0, 0);
         }
-        let (available, extent_bytes) = (self.room().available, self.log.extent_bytes());
+        let (available, extent_bytes) = (self.left_by_leaves(), self.log.extent_bytes());
         let all = self.log.space().room().1;
         let least = landing(all, move_bytes(all, 1, extent_bytes), extent_bytes);
         let expected = self.gc.controller.expected(available, least, self.landing_extents());
@@ -247,10 +247,15 @@ impl Engine {
         self.gc.throttle.pace_keys(of_index, of_record);
     }
 
+    /// Extents that writers may have once the next seal has taken its own. It takes them at once, and writers that were not held before would stand still until a move has ended.
+    fn left_by_leaves(&self) -> u32 {
+        self.room().available.saturating_sub(self.leaf_extents_owed())
+    }
+
     /// Bytes that are missing for there to be enough. Victims that are queued will be free, whoever holds them up.
     pub(crate) fn missing_landing(&self) -> u64 {
         let queued = self.gc.moved_from.lock().len() as u32;
-        let there = self.room().available.saturating_add(queued);
+        let there = self.left_by_leaves().saturating_add(queued);
         u64::from(self.landing_extents().saturating_sub(there)) * self.log.extent_bytes()
     }
 }

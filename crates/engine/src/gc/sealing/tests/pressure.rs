@@ -66,6 +66,47 @@ fn rows_move_for_the_index_where_seals_make_no_room_in_it() {
     assert!(engine.gc.moves() > 0);
 }
 
+/// A seal takes its extents at once: a writer that had not been held before stood still for half a second, until a move had ended.
+#[test]
+fn room_that_the_next_seal_takes_is_missed_before_it_takes_it() {
+    let sim = CrashSim::new(CrashModel::Pages, 16 << 20);
+    let tiers = (FastTier::simulated(&sim), CapacityTier::simulated(&sim));
+    let options = Options { capacity: Capacity::Beside, ..small_index() };
+    let db = Db::open_at(tiers, options, Clock::manual(1_000)).unwrap();
+    let table = table_of(&db);
+    let engine = table.engine();
+    let fill = |from: u64, until: u64| {
+        let keys = (from..).take_while(|_| engine.young_index_bytes() < until);
+        from + keys.map(|key| table.put(&key, &row! { n: key }).unwrap()).count() as u64
+    };
+    let halfway = fill(0, engine.seals_from() / 2 - 8192);
+    assert_eq!(engine.leaf_extents_owed(), 0, "it is far");
+    let keys = fill(halfway, engine.seals_from());
+    assert!(engine.wants_seal());
+    let owed = engine.leaf_extents_owed();
+
+    let filler = db.create_table("filler", Schema::new().field("text", Type::String)).unwrap();
+    let text = "x".repeat(60_000);
+    for key in 0..1_000u64 {
+        if engine.room().available <= engine.landing_extents() + owed {
+            break;
+        }
+        filler.put(&key, &row! { text: text.as_str() }).unwrap();
+    }
+    assert_eq!(engine.missing_landing(), 0);
+    filler.put(&1_000u64, &row! { text: text.as_str() }).unwrap();
+    while engine.room().available == engine.landing_extents() + owed {
+        filler.put(&1_000u64, &row! { text: text.as_str() }).unwrap();
+    }
+    assert!(engine.room().available >= engine.landing_extents() && engine.wants_move());
+
+    let before = engine.room().available;
+    assert!(engine.seal_now(99) >= keys, "and those of the other table");
+    let taken = before - engine.room().available;
+    assert!((taken..=taken + 1).contains(&owed), "{owed} owed, {taken} taken");
+    assert_eq!(engine.leaf_extents_owed(), 0);
+}
+
 #[test]
 fn what_tombstones_of_a_tight_index_hide_is_freed() {
     let (_sim, db, table) = tight_with_expiring_keys(80);
