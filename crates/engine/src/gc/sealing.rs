@@ -174,11 +174,15 @@ impl Engine {
         let mut tables = self.tables_to_seal();
         tables.sort_by_cached_key(|table| Reverse(table.levels.young_bytes()));
         let (mut sealed, mut done) = (0, Ok(()));
+        // All tables are looked through once, not for each of them: there may be thousands. What comes to the others meanwhile the next seal finds.
+        let (mut young, least) = (self.young_index_bytes(), self.seals_from() / 4);
         for table in &tables {
-            if self.scheduler.is_stopped() || self.young_index_bytes() < self.seals_from() / 4 {
+            if self.scheduler.is_stopped() || young < least {
                 break;
             }
+            let before = table.levels.young_bytes();
             let of_table = self.seal_table(table);
+            young = young.saturating_sub(before.saturating_sub(table.levels.young_bytes()));
             sealed += of_table.as_ref().map_or(0, |keys| *keys);
             done = done.and(of_table.map(drop));
         }
