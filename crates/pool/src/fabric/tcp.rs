@@ -25,6 +25,7 @@ mod peer;
 mod tests;
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -59,7 +60,7 @@ pub struct TcpOptions {
     pub connections_max: usize,
     /// Between two attempts to reach somebody. 5 ms by default.
     pub redial_ns: Nanos,
-    /// After so long without a connection what is under way ends, and who dialed has so long to say who he is. 2 s by default.
+    /// After so long without a connection what is under way ends; a connection that brings nothing for so long while batches are under way is cut; and who dialed has so long to say who he is. 2 s by default.
     pub unreachable_ns: Nanos,
 }
 
@@ -163,9 +164,14 @@ impl TcpFabric {
     }
 
     /// Says where a node is. A memory node is dialed in the life that is told, and never in another: its memory was lost with that. 0: in any.
+    /// Of a node that is known already: where it is the same place and life, nothing changes. Else what is under way there ends, as of a node that cannot be reached.
     pub fn meet(&mut self, node: NodeId, address: SocketAddr, life: u64) {
-        self.peers.insert(node, Peer::new(node, address, life));
-        self.dialed.retain(|_, other| *other != node);
+        match self.peers.entry(node) {
+            Entry::Vacant(vacant) => {
+                vacant.insert(Peer::new(node, address, life));
+            }
+            Entry::Occupied(mut known) => known.get_mut().move_to(address, life, &mut self.inbox),
+        }
     }
 
     /// What ends its waits.

@@ -30,6 +30,8 @@ pub(super) struct TcpConnection {
     can_read: bool,
     can_write: bool,
     may_have_frame: bool,
+    /// Bytes came since this was last asked.
+    has_heard: bool,
     is_over: bool,
 }
 
@@ -49,6 +51,7 @@ impl TcpConnection {
             can_read: false,
             can_write: false,
             may_have_frame: false,
+            has_heard: false,
             is_over: false,
         }
     }
@@ -77,6 +80,11 @@ impl TcpConnection {
     /// Whether the stream has ended, or failed. What came before and was not looked at is lost.
     pub(super) fn is_over(&self) -> bool {
         self.is_over
+    }
+
+    /// Whether anything came since this was last asked.
+    pub(super) fn take_heard(&mut self) -> bool {
+        std::mem::take(&mut self.has_heard)
     }
 
     /// Bytes that are still to go out.
@@ -128,6 +136,7 @@ impl TcpConnection {
             Ok(bytes) => {
                 self.filled += bytes;
                 self.may_have_frame = true;
+                self.has_heard = true;
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => self.can_read = false,
             Err(error) if error.kind() == ErrorKind::Interrupted => {}

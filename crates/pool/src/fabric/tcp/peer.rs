@@ -5,6 +5,7 @@
 //!
 //! A connection that ends, where the node does not, ends the session at that node: it fences the session when it sees the end, or the next connection of the same node, which is welcomed after that. So who is
 //! welcomed again knows that nothing comes late of what was under way, and ends it as `Fenced`: the node begins a new session.
+//! A connection that brings nothing for `unreachable_ns` while batches are under way is cut: a memory node answers within milliseconds, so it, or the way to it, stands still, and the kernel would take a quarter of an hour to say so.
 //! The pool's own session cannot be fenced. What only reads and writes is posted again for it: it was executed or not, and cannot come late, so that the second time is as the first.
 
 use std::collections::VecDeque;
@@ -90,6 +91,8 @@ pub(super) struct Peer {
     dial_at: Option<Nanos>,
     /// Since when there is no connection although one is wanted.
     unreachable_since: Option<Nanos>,
+    /// Since when batches are under way and nothing came.
+    silent_since: Option<Nanos>,
     was_open: bool,
     is_gone: bool,
     posted: VecDeque<PostedBatch>,
@@ -110,6 +113,7 @@ impl Peer {
             stage: Stage::Connecting,
             dial_at: None,
             unreachable_since: None,
+            silent_since: None,
             was_open: false,
             is_gone: false,
             posted: VecDeque::new(),
@@ -166,7 +170,7 @@ impl Peer {
             return None;
         }
         match (&self.connection, self.stage) {
-            (Some(_), Stage::Open) => None,
+            (Some(_), Stage::Open) => self.silent_since.map(until),
             (Some(_), _) => self.unreachable_since.map(until),
             (None, _) => Some(self.dial_at.unwrap_or(0)),
         }
@@ -197,6 +201,9 @@ impl Peer {
         inbox: &mut Inbox,
     ) -> bool {
         if !self.is_wanted() || self.connection.is_some() && self.stage == Stage::Open {
+            if !self.posted.is_empty() {
+                self.silent_since.get_or_insert(now);
+            }
             return false;
         }
         let since = *self.unreachable_since.get_or_insert(now);
@@ -251,8 +258,30 @@ impl Peer {
         }
         let Some(connection) = &mut self.connection else { return };
         connection.flush();
-        if connection.is_over() {
+        if connection.is_over() || self.is_silent(now, options) {
             self.lost(now, Ended::Otherwise, options, inbox);
+        }
+    }
+
+    /// Whether nothing came for too long although batches are under way. It is asked after what came was read, so that a node that stood still itself does not take that for the other's silence.
+    fn is_silent(&mut self, now: Nanos, options: &TcpOptions) -> bool {
+        let has_heard = self.connection.as_mut().is_some_and(TcpConnection::take_heard);
+        if self.stage != Stage::Open || self.posted.is_empty() {
+            self.silent_since = None;
+            return false;
+        }
+        if has_heard {
+            self.silent_since = Some(now);
+        }
+        let since = *self.silent_since.get_or_insert(now);
+        now >= since.saturating_add(options.unreachable_ns)
+    }
+
+    /// Says where the node is now. Where that is no news, nothing changes; else what is under way ends as if it were given up, and the next connection goes to the new place.
+    pub(super) fn move_to(&mut self, address: SocketAddr, life: u64, inbox: &mut Inbox) {
+        if (address, life) != (self.address, self.life) {
+            self.give_up(inbox);
+            *self = Peer { next_number: self.next_number, ..Peer::new(self.node, address, life) };
         }
     }
 
@@ -296,6 +325,7 @@ impl Peer {
 
     fn lost(&mut self, now: Nanos, ended: Ended, options: &TcpOptions, inbox: &mut Inbox) {
         self.connection = None;
+        self.silent_since = None;
         self.stage = Stage::Connecting;
         self.dial_at = Some(now.saturating_add(options.redial_ns));
         self.unreachable_since.get_or_insert(now);
@@ -322,6 +352,7 @@ impl Peer {
     fn give_up(&mut self, inbox: &mut Inbox) {
         let was_open = self.was_open;
         self.connection = None;
+        self.silent_since = None;
         self.stage = Stage::Connecting;
         (self.unreachable_since, self.dial_at) = (None, None);
         self.end_all(inbox, |session| if was_open { end_of_uncertain(session) } else { PostError::Lost });

@@ -542,3 +542,67 @@ fn a_wake_that_a_poll_saw_ends_the_next_wait() {
     fabric.wait(Duration::from_secs(60));
     assert!(clock.monotonic_ns() - start < 30_000_000_000, "it slept over a wake");
 }
+
+#[test]
+fn who_meets_a_node_again_forgets_nothing() {
+    let mut net = Net::new(QUICK, &[A, NodeId::agent(M)]);
+    let address = net.at(NodeId::agent(M)).address().unwrap();
+    // No news: what is under way is done, whether it was sent or not.
+    net.at(A).post(S, M, add(8), 1);
+    net.at(A).meet(NodeId::agent(M), address, LIFE);
+    assert_eq!(net.end_of(A, 1), Ok(vec![OpResult::Before(0)]));
+    net.at(A).post(S, M, add(8), 2);
+    net.at(A).flush();
+    net.at(A).meet(NodeId::agent(M), address, LIFE);
+    assert_eq!(net.end_of(A, 2), Ok(vec![OpResult::Before(1)]));
+    // It is somewhere else now: whether this was executed nobody can say.
+    net.at(A).post(S, M, add(8), 3);
+    net.at(A).flush();
+    let moved = net.fabrics.remove(&NodeId::agent(M)).unwrap();
+    net.start(NodeId::agent(M), LIFE + 1, LOOPBACK);
+    let elsewhere = net.at(NodeId::agent(M)).address().unwrap();
+    net.at(A).meet(NodeId::agent(M), elsewhere, LIFE + 1);
+    assert_eq!(net.end_of(A, 3), Err(PostError::Fenced));
+    assert_eq!(net.ask(A, SessionId(2), add(8)), Ok(vec![OpResult::Before(0)]));
+    drop(moved);
+    // Who is gone for good stays so where the same is told again.
+    net.fabrics.remove(&NodeId::agent(M));
+    assert_eq!(net.ask(A, SessionId(2), add(8)), Err(PostError::Lost));
+    net.at(A).meet(NodeId::agent(M), elsewhere, LIFE + 1);
+    net.start(NodeId::agent(M), LIFE + 1, elsewhere);
+    assert_eq!(net.ask(A, SessionId(2), add(8)), Err(PostError::Lost));
+}
+
+#[test]
+fn an_open_connection_that_brings_nothing_is_cut() {
+    let mut net = Net::new(QUICK, &[A, NodeId::MANAGER, NodeId::agent(M)]);
+    assert!(net.ask(A, S, add(8)).is_ok());
+    assert!(net.ask(NodeId::MANAGER, SessionId::OF_THE_POOL, vec![RemoteOp::Read(at(8), 8)]).is_ok());
+    // It stands still with its connections open, as where its process is stopped or its power is gone.
+    let still = net.fabrics.remove(&NodeId::agent(M)).unwrap();
+    net.at(A).post(S, M, add(8), 1);
+    net.at(A).flush();
+    net.at(NodeId::MANAGER).post(SessionId::OF_THE_POOL, M, vec![RemoteOp::Read(at(8), 8)], 1);
+    assert_eq!(net.end_of(A, 1), Err(PostError::Fenced));
+    assert_eq!(net.end_of(NodeId::MANAGER, 1), Err(PostError::Lost));
+    net.fabrics.insert(NodeId::agent(M), still);
+    assert_eq!(net.ask(A, S, add(8)), Err(PostError::Fenced), "the session goes on");
+    assert!(net.ask(A, SessionId(2), add(8)).is_ok());
+}
+
+#[test]
+fn who_stood_still_himself_reads_before_he_cuts() {
+    let mut net = Net::new(QUICK, &[A, NodeId::agent(M)]);
+    assert!(net.ask(A, S, add(8)).is_ok());
+    for round in 0..3 {
+        net.at(A).post(S, M, add(8), 1);
+        net.at(A).go_on(Duration::ZERO);
+        (0..5).for_each(|_| net.at(NodeId::agent(M)).go_on(Duration::from_millis(1)));
+        std::thread::sleep(Duration::from_nanos(2 * QUICK.unreachable_ns));
+        assert_eq!(net.end_of(A, 1), Ok(vec![OpResult::Before(round + 1)]));
+    }
+    // Nor is a connection cut on which nothing is under way.
+    (0..100).for_each(|_| net.turn(A));
+    assert!(net.ask(A, S, add(8)).is_ok());
+    assert_eq!(net.at(NodeId::agent(M)).counters().accepted, 1);
+}
