@@ -29,6 +29,7 @@ use std::collections::btree_map::Entry;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use hedgerow_device::Clock;
@@ -156,6 +157,17 @@ impl TcpFabric {
     /// Has others work on a region of memory here.
     pub fn export(&mut self, region: u16, bytes: Vec<u8>) {
         self.exports.add(region, bytes);
+    }
+
+    /// Has a memory node serve only until a time of [`Clock::system`] in nanoseconds, which somebody else moves on. Once it has come nothing more is answered, ever: whoever asks is told that this life is over,
+    /// so that the node is lost to him.
+    pub fn serve_until(&mut self, until: Arc<AtomicU64>) {
+        self.exports.serve_until(self.clock.clone(), until);
+    }
+
+    /// Whether that time has come.
+    pub fn is_out_of_lease(&mut self) -> bool {
+        self.exports.is_out_of_lease()
     }
 
     /// The memory of a region, as it is now.

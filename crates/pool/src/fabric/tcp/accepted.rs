@@ -129,6 +129,7 @@ impl Accepted {
         match (self.from, frame) {
             (None, Frame::ForeignHello(_)) => Some(FabricRefusal::Version(VERSION)),
             (None, Frame::Hello { to, .. }) if to != own.node => Some(FabricRefusal::OtherNode(own.node)),
+            (None, Frame::Hello { .. }) if exports.is_out_of_lease() => Some(FabricRefusal::OtherLife(0)),
             (None, Frame::Hello { life, .. }) if life != 0 && life != own.life => {
                 Some(FabricRefusal::OtherLife(own.life))
             }
@@ -144,6 +145,10 @@ impl Accepted {
             (Some(_), Frame::Batch(number, session, batch)) => {
                 self.sessions.insert(session);
                 let result = exports.execute(session, &batch);
+                // Its life is over: nobody hears of what may have been done since.
+                if exports.is_out_of_lease() {
+                    return Some(FabricRefusal::OtherLife(0));
+                }
                 Frame::Answer(number, result).append_to(self.connection.output());
                 None
             }

@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream as BlockingStream;
+use std::sync::atomic::Ordering;
 
 use hedgerow_device::Random;
 
@@ -605,4 +606,19 @@ fn who_stood_still_himself_reads_before_he_cuts() {
     (0..100).for_each(|_| net.turn(A));
     assert!(net.ask(A, S, add(8)).is_ok());
     assert_eq!(net.at(NodeId::agent(M)).counters().accepted, 1);
+}
+
+#[test]
+fn who_is_out_of_its_lease_answers_no_more() {
+    let mut net = Net::new(QUICK, &[A, B, NodeId::agent(M)]);
+    let until = Arc::new(AtomicU64::new(u64::MAX));
+    net.at(NodeId::agent(M)).serve_until(Arc::clone(&until));
+    assert!(net.ask(A, S, add(8)).is_ok());
+    assert!(!net.at(NodeId::agent(M)).is_out_of_lease());
+    until.store(0, Ordering::Release);
+    assert_eq!(net.ask(A, S, add(8)), Err(PostError::Lost));
+    // Neither over a new connection, nor when somebody moves the time on: it was called lost.
+    until.store(u64::MAX, Ordering::Release);
+    assert_eq!(net.ask(B, SessionId(2), add(8)), Err(PostError::Lost));
+    assert!(net.at(NodeId::agent(M)).is_out_of_lease());
 }
