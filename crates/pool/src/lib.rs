@@ -14,8 +14,9 @@
 //! | `proxy` | the other mode: a client's node changes the index of a partition for all (FlexKV, arXiv 2512.16148) |
 //! | `cluster` | a whole pool over the simulation |
 //! | `node` | one node of a pool over TCP |
+//! | `membership` | processes that join a pool, and are watched |
 //!
-//! There is no `unsafe` and no thread in here, and outside of `fabric/tcp.rs` and `node.rs` neither clock nor I/O. Arrows run one way: formats `<- fabric <- machine <- proxy <- client, agent, manager <- cluster`, and `fabric, machine <- node`.
+//! There is no `unsafe` in here; outside of `fabric/tcp.rs`, `node.rs` and `membership.rs` neither clock nor I/O, and outside of the last no thread. Arrows run one way: formats `<- fabric <- machine <- proxy <- client, agent, manager <- cluster`, `fabric, machine <- node`, and `node, client, agent, manager <- membership`.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -27,6 +28,7 @@ mod error;
 pub mod fabric;
 pub mod machine;
 pub mod manager;
+pub mod membership;
 pub mod node;
 pub mod object;
 mod proxy;

@@ -165,6 +165,11 @@ impl Manager {
         (self.epoch, self.transition.is_some())
     }
 
+    /// Sessions that work on the pool, those that are being given up among them.
+    pub fn sessions(&self) -> usize {
+        self.members.len()
+    }
+
     /// The memory nodes that are part of the pool.
     pub fn living(&self) -> NodeSet {
         self.living
