@@ -36,6 +36,8 @@ enum Command {
     Export(crate::transfer::ExportArgs),
     /// Reads a table from lines of JSON.
     Import(crate::transfer::ImportArgs),
+    /// Runs or shows a pool of memory that many nodes share: gone with its machines.
+    Pool(crate::pool::PoolArgs),
     /// Prints `docs/commands.md`: the Redis commands `serve` knows.
     #[command(hide = true)]
     Commands,
@@ -58,6 +60,7 @@ pub fn run() -> ExitCode {
         Command::Repair(args) => crate::repair::run(args),
         Command::Export(args) => crate::transfer::run_export(args),
         Command::Import(args) => crate::transfer::run_import(args),
+        Command::Pool(args) => crate::pool::run(args),
         Command::Commands => {
             print!("{}", crate::serve::commands::docs::markdown());
             Ok(())

@@ -1,4 +1,4 @@
-//! The `hedgerow` command, as a library: `serve`, `bench`, `inspect`, `check`, `backup`, `restore`, `repair`, `export`, `import`, `top`.
+//! The `hedgerow` command, as a library: `serve`, `bench`, `inspect`, `check`, `backup`, `restore`, `repair`, `export`, `import`, `top`, `pool`.
 #![allow(
     clippy::disallowed_methods,
     reason = "clocks, threads and files of the server and the benchmark are never simulated"
@@ -12,6 +12,7 @@ pub mod check;
 pub mod cli;
 pub mod inspect;
 pub mod kvssd_store;
+pub mod pool;
 pub mod process;
 pub mod repair;
 pub mod serve;

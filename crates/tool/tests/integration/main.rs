@@ -18,6 +18,7 @@ mod limits;
 mod little_memory;
 mod pair_edges;
 mod pairs;
+mod pool;
 mod read_only;
 mod semantics;
 mod slow_pairs;

@@ -1,0 +1,106 @@
+//! `hedgerow pool status`: the nodes of a pool, as a table or as JSON.
+//!
+//! Owns how they are shown. Must not know how they are found out: the manager says.
+
+use std::fmt::Write;
+
+use hedgerow_pool::fabric::NodeId;
+use hedgerow_pool::membership::{NodeStatus, PoolNodeState, PoolState, PoolStatus, ask_status};
+
+/// Settings of `hedgerow pool status`.
+#[derive(Debug, clap::Args)]
+pub(super) struct StatusArgs {
+    /// The pool's address.
+    #[arg(value_name = "HOST:PORT")]
+    pool: String,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &StatusArgs) -> Result<(), String> {
+    let address = super::parse_address(&args.pool)?;
+    let status = ask_status(address).map_err(|error| error.to_string())?;
+    if args.json {
+        println!("{:#}", as_json(&status));
+    } else {
+        print!("{}", as_table(&status));
+    }
+    Ok(())
+}
+
+fn state_of_pool(state: PoolState) -> &'static str {
+    match state {
+        PoolState::Waiting => "waiting for memory nodes",
+        PoolState::Working => "working",
+        PoolState::Lost => "lost",
+    }
+}
+
+fn state_of_node(node: &NodeStatus) -> &'static str {
+    match node.state {
+        PoolNodeState::Joining => "joining",
+        PoolNodeState::Living => "living",
+        PoolNodeState::Lost if node.node.as_memory_node().is_some() => "lost",
+        PoolNodeState::Lost => "left",
+    }
+}
+
+fn role_of(node: NodeId) -> &'static str {
+    match node.as_memory_node() {
+        _ if node == NodeId::MANAGER => "manager",
+        Some(_) => "memory",
+        None => "compute",
+    }
+}
+
+/// Where a node is, or a dash.
+pub(super) fn place_of(node: &NodeStatus) -> String {
+    node.address.map_or_else(|| "-".into(), |address| address.to_string())
+}
+
+fn as_table(status: &PoolStatus) -> String {
+    let mut text = String::new();
+    let change = if status.is_changing { ", changing" } else { "" };
+    let (layout, sessions) = (&status.layout, status.sessions);
+    // Writing to a text cannot fail.
+    let _ = writeln!(
+        text,
+        "{}, epoch {}{change}, {sessions} sessions, {} memory nodes, {} copies",
+        state_of_pool(status.state),
+        status.epoch,
+        layout.memory_nodes,
+        layout.copies
+    );
+    let _ = writeln!(text, "{:<14} {:<8} {:<8} address", "node", "role", "state");
+    for node in &status.nodes {
+        let (name, role) = (super::node_name(node.node), role_of(node.node));
+        let _ = writeln!(text, "{name:<14} {role:<8} {:<8} {}", state_of_node(node), place_of(node));
+    }
+    text
+}
+
+fn as_json(status: &PoolStatus) -> serde_json::Value {
+    let nodes: Vec<_> = status
+        .nodes
+        .iter()
+        .map(|node| {
+            serde_json::json!({
+                "node": super::node_name(node.node),
+                "role": role_of(node.node),
+                "state": state_of_node(node),
+                "address": node.address.map(|address| address.to_string()),
+            })
+        })
+        .collect();
+    serde_json::json!({
+        "state": state_of_pool(status.state),
+        "epoch": status.epoch,
+        "changing": status.is_changing,
+        "sessions": status.sessions,
+        "memory_nodes": status.layout.memory_nodes,
+        "copies": status.layout.copies,
+        "region_bytes": status.layout.region_bytes(),
+        "nodes": nodes,
+    })
+}
