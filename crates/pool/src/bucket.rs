@@ -36,6 +36,8 @@ pub const PARTITION_BITS_MAX: u32 = 14;
 pub const GROUPS_MAX: u32 = 1 << 16;
 
 const BUCKETS_PER_GROUP: u32 = 3;
+/// Buckets that one step of a walk looks at, at most: 12 KiB of the index.
+const WALK_BUCKETS: u32 = 192;
 const SLOT_BYTES: usize = 8;
 const LOW_BITS: u32 = 26;
 const TAG_SHIFT: u32 = 26;
@@ -55,6 +57,11 @@ impl KeyHash {
     /// The partition, one of `1 << partition_bits`.
     pub fn partition(self, partition_bits: u32) -> u16 {
         self.0.checked_shr(64 - partition_bits).unwrap_or(0) as u16
+    }
+
+    /// A hash that leads into a partition.
+    pub(crate) fn in_partition(partition: u16, partition_bits: u32) -> KeyHash {
+        KeyHash(u64::from(partition).checked_shl(64 - partition_bits).unwrap_or(0))
     }
 
     /// The eight bits that slots keep.
@@ -123,6 +130,32 @@ pub(crate) fn free_slot(slots: &[Vec<(u32, SlotWord)>; 2]) -> Option<(u32, SlotW
     let count = |slots: &Vec<(u32, SlotWord)>| slots.iter().filter(|(_, word)| word.is_free()).count();
     let emptier = if count(&slots[1]) > count(&slots[0]) { &slots[1] } else { &slots[0] };
     emptier.iter().find(|(_, word)| word.is_free()).copied()
+}
+
+/// The slots in `bytes`, which are those of whole buckets in a row, `first_bucket` the first of them.
+///
+/// # Errors
+/// Where a bucket is one of another partition.
+pub(crate) fn slots_in_row(
+    bytes: &[u8],
+    first_bucket: u32,
+    header: BucketHeader,
+) -> Result<Vec<(u32, SlotWord)>> {
+    let mut slots = Vec::new();
+    for (number, bucket) in (first_bucket..).zip(bytes.chunks_exact(BUCKET_BYTES)) {
+        header.check(bucket)?;
+        let words = bucket[SLOT_BYTES..].chunks_exact(SLOT_BYTES);
+        let first = number * BUCKET_SLOTS as u32;
+        slots.extend((first..).zip(words.map(|word| SlotWord(u64_at(word, 0)))));
+    }
+    Ok(slots)
+}
+
+/// The buckets that one step of a walk looks at, from that of a slot on; none behind the end of the sub-table.
+pub(crate) fn walk_buckets(slot: u32, groups: u32) -> std::ops::Range<u32> {
+    let end = groups * BUCKETS_PER_GROUP;
+    let first = (slot / BUCKET_SLOTS as u32).min(end);
+    first..end.min(first + WALK_BUCKETS)
 }
 
 /// What each bucket of a partition begins with.

@@ -11,6 +11,7 @@
 //! | `slot_change.rs` | who wins a slot |
 //! | `space.rs`, `slab.rs` | memory for objects: blocks from agents, what is freed and by whom |
 //! | `proxied.rs`, `submission.rs` | finding and changing where a proxy has the partition |
+//! | `walk.rs` | some pairs of the table, whatever their keys |
 //! | `cache.rs` | where a key was last seen |
 //!
 //! A look-up finds the slots whose objects have the key. There are three kinds of changes. *Store*: a live word, or a claim, gives way to the word of the new value. *Delete*: a
@@ -26,11 +27,14 @@ mod slab;
 mod slot_change;
 mod space;
 mod submission;
+mod walk;
 mod write;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-pub use self::operation::{ClientAnswer, ClientCall, ClientCounters, Condition, Outcome, Request};
+pub use self::operation::{
+    ClientAnswer, ClientCall, ClientCounters, Condition, Outcome, Request, WalkedPair,
+};
 #[cfg(test)]
 pub(crate) use self::slab::Slab;
 use crate::fabric::{Batch, Nanos, NodeId, OpResult, PostError, PostResult, SessionId};
@@ -274,7 +278,7 @@ impl Client {
             let id = self.next_operation;
             // The last two numbers are those of what is no operation's.
             self.next_operation = (id + 1) % PROXY_POST;
-            self.operations.insert(id, Operation::new(call, deadline));
+            self.operations.insert(id, Operation::new(call, deadline, self.layout.partition_bits));
             self.timers.insert((deadline, id));
             self.advance(id, now, out);
         }
@@ -286,7 +290,9 @@ impl Client {
                 let view = ClientView { epoch, living, session: SessionId(session) };
                 self.install(now, view, (&verdicts, &owners), out);
             }
-            Message::Index(rpc @ (IndexRpc::Read { .. } | IndexRpc::Write { .. })) if !self.is_fenced => {
+            Message::Index(
+                rpc @ (IndexRpc::Read { .. } | IndexRpc::Write { .. } | IndexRpc::Range { .. }),
+            ) if !self.is_fenced => {
                 let posts = self.proxy.asked(now, from, rpc, out);
                 self.proxy_posted(posts);
             }
@@ -603,6 +609,11 @@ impl Client {
             Step::Submit(submission) => {
                 let submission = submission.clone();
                 self.was_submitted(operation, &submission, now)
+            }
+            Step::WalkTable => self.table_came(operation, &results, now),
+            Step::WalkObjects(step) => {
+                let step = step.clone();
+                self.came_by(operation, &step, &results, now)
             }
         }
     }

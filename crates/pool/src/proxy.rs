@@ -284,7 +284,11 @@ impl Proxy {
             return 0;
         }
         match rpc {
-            IndexRpc::Read { hash, .. } => self.read(now, from, hash, rpc, out),
+            IndexRpc::Read { hash, .. } => {
+                let partition = hash.partition(self.layout.partition_bits);
+                self.read(now, from, partition, rpc, out)
+            }
+            IndexRpc::Range { from: place, .. } => self.read(now, from, place.partition, rpc, out),
             IndexRpc::Write { session, sequence, acknowledged, hash, change, .. } => {
                 let request = WriteRequest { from, session, sequence, hash, change };
                 self.write(now, acknowledged, request, out)
@@ -309,16 +313,20 @@ impl Proxy {
         &mut self,
         now: Nanos,
         from: NodeId,
-        hash: KeyHash,
+        partition: u16,
         rpc: IndexRpc,
         out: &mut Vec<Out<A>>,
     ) -> u32 {
         let (epoch, session, sequence) = rpc.identity();
         let has_lease = now < self.lease_until || !self.repairs.lease;
-        match self.tables.get(&hash.partition(self.layout.partition_bits)) {
+        match self.tables.get(&partition) {
             None => return 0,
             Some(Some(table)) if has_lease => {
-                let (words, free, all) = table.candidates(hash);
+                let (words, free, all) = match rpc {
+                    IndexRpc::Read { hash, .. } => table.candidates(hash),
+                    IndexRpc::Range { from, .. } => (table.live_from(from.slot), false, true),
+                    _ => return 0,
+                };
                 self.counters.reads += 1;
                 self.answer(from, IndexRpc::Words { epoch, session, sequence, all, free, words }, out);
                 return 0;

@@ -8,6 +8,9 @@
 //! | 17 | `Words` | epoch u32, session u16, flags u16 (1: these are all live words, 2: there is a free slot), sequence u32, count u32, words of 12 bytes: slot u32, word u64 |
 //! | 18 | `Write` | epoch u32, session u16, flags u16 (1: combines, 2: the key was absent), sequence u32, acknowledged u32, hash u64, slot u32 (all ones: any), expected u64, word u64 (0: a tombstone), count u32, seen words of 12 bytes |
 //! | 19 | `Written` | epoch u32, session u16, status u16, sequence u32, slot u32, old u64, new u64 |
+//! | 20 | `Range` | epoch u32, session u16, partition u16, sequence u32, slot u32 |
+//!
+//! `Range` is answered by `Words`, too: the live words of the buckets from that of the slot on, `bucket.rs` says how many, but of none before it. Where there are 28 there may be more behind the last.
 //!
 //! A request has the epoch in which its sender works, and a proxy that works in another one passes it over. Requests of a session are numbered; a write says below which number all writes to this proxy are answered. The form of
 //! requests is that of FlexKV (arXiv 2512.16148): a writer says which slot it means, since proxies know fingerprints and no keys; that of a write to a key that was absent is ours.
@@ -16,6 +19,7 @@ use hedgerow_row::le_bytes::{u16_at, u32_at, u64_at};
 
 use crate::bucket::KeyHash;
 use crate::error::{PoolError, Result};
+use crate::region::SlotId;
 use crate::word::SlotWord;
 
 /// Words of one list at most: the slots of two combined buckets.
@@ -86,6 +90,17 @@ pub enum IndexRpc {
         free: bool,
         /// By slot.
         words: Vec<SlotAndWord>,
+    },
+    /// Which slots of a table have live words, from one on?
+    Range {
+        /// In which the sender works.
+        epoch: u32,
+        /// Who asks.
+        session: u16,
+        /// Comes back.
+        sequence: u32,
+        /// The first slot.
+        from: SlotId,
     },
     /// Change a slot.
     Write {
@@ -168,6 +183,9 @@ impl IndexRpc {
                 let head = bytes.u32(*epoch).u16(*session).u16(*status as u16).u32(*sequence);
                 (19, head.u32(*slot).u64(old.0).u64(new.0))
             }
+            IndexRpc::Range { epoch, session, sequence, from } => {
+                (20, bytes.u32(*epoch).u16(*session).u16(from.partition).u32(*sequence).u32(from.slot))
+            }
         };
         (number, bytes.0)
     }
@@ -182,6 +200,7 @@ impl IndexRpc {
             17 => 16,
             18 => 48,
             19 => 32,
+            20 => 16,
             _ => return Err(PoolError::Unknown("datagram's type", number.into())),
         };
         if body.len() < least {
@@ -218,6 +237,10 @@ impl IndexRpc {
                     seen: flag(2).then(words),
                 },
             },
+            20 => {
+                let from = SlotId { partition: flags, slot: u32_at(body, 12) };
+                IndexRpc::Range { epoch, session, sequence, from }
+            }
             _ => IndexRpc::Written {
                 epoch,
                 session,
@@ -236,7 +259,8 @@ impl IndexRpc {
             IndexRpc::Read { epoch, session, sequence, .. }
             | IndexRpc::Words { epoch, session, sequence, .. }
             | IndexRpc::Write { epoch, session, sequence, .. }
-            | IndexRpc::Written { epoch, session, sequence, .. } => (epoch, session, sequence),
+            | IndexRpc::Written { epoch, session, sequence, .. }
+            | IndexRpc::Range { epoch, session, sequence, .. } => (epoch, session, sequence),
         }
     }
 }
@@ -273,6 +297,11 @@ mod tests {
         expected.extend_from_slice(&[9, 0, 0, 0, 0xAB, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(write.body(), (18, expected.clone()));
         assert_eq!(IndexRpc::of_body(18, &expected), Ok(write));
+        let from = SlotId { partition: 0x0304, slot: 0x0506_0708 };
+        let range = IndexRpc::Range { epoch: 5, session: 2, sequence: 8, from };
+        let bytes = vec![5, 0, 0, 0, 2, 0, 4, 3, 8, 0, 0, 0, 8, 7, 6, 5];
+        assert_eq!(range.body(), (20, bytes.clone()));
+        assert_eq!(IndexRpc::of_body(20, &bytes), Ok(range));
         // A list that is longer than the slots of a key, or than the body.
         expected[44] = 29;
         assert_eq!(IndexRpc::of_body(18, &expected), Err(PoolError::TooLong("list of words", 29, 28)));

@@ -490,6 +490,12 @@ mod tests {
         let (old, new) = (SlotWord(1), SlotWord(u64::MAX));
         vec![
             Message::Index(IndexRpc::Read { epoch: 5, session: 2, sequence: 8, hash: KeyHash(9) }),
+            Message::Index(IndexRpc::Range {
+                epoch: 5,
+                session: 2,
+                sequence: 8,
+                from: SlotId { partition: 1, slot: 9 },
+            }),
             Message::Index(IndexRpc::Words {
                 epoch: 5,
                 session: 2,

@@ -22,6 +22,9 @@ impl Client {
         if operation.deadline <= now {
             return Next::Finish(Outcome::Unavailable);
         }
+        if let Request::Walk(from, _) = operation.call.request {
+            return self.begin_walk(operation, from, now);
+        }
         if let Request::Put(value, condition) = &operation.call.request
             && operation.object.is_none()
         {

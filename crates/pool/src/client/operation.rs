@@ -10,7 +10,7 @@ use super::submission::Submission;
 use crate::bucket::KeyHash;
 use crate::fabric::{Batch, Nanos, PostResult};
 use crate::object::{Generation, ObjectKind};
-use crate::region::MemoryNode;
+use crate::region::{MemoryNode, SlotId};
 use crate::rpc::{IndexRpc, SlotAndWord};
 use crate::word::{LogicalAddress, SlotWord};
 
@@ -32,13 +32,13 @@ pub enum Condition {
 pub struct ClientCall {
     /// Comes back with the answer.
     pub id: u64,
-    /// The key, of at most 1,024 bytes.
+    /// The key, of at most 1,024 bytes; of a walk what keys begin with.
     pub key: Vec<u8>,
     /// What about it.
     pub request: Request,
 }
 
-/// What about a key.
+/// What about a key, or what keys begin with.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Request {
     /// Its value.
@@ -47,6 +47,8 @@ pub enum Request {
     Put(Vec<u8>, Condition),
     /// No value any more.
     Delete(Condition),
+    /// Some pairs whose keys begin so, from this slot on: at most so many, and one where that is 0. A pair that is there throughout a walk from the first slot of partition 0 to the end comes at least once.
+    Walk(SlotId, usize),
 }
 
 /// What a client answers.
@@ -69,6 +71,8 @@ pub enum Outcome {
     Stored(Generation),
     /// The key was deleted; whether there was a value.
     Deleted(bool),
+    /// Pairs, perhaps none, and the slot at which the walk goes on; none at the end.
+    Walked(Vec<WalkedPair>, Option<SlotId>),
     /// The condition did not hold, and nothing happened.
     Conflict,
     /// There is no room for it in the index or in memory, and nothing happened.
@@ -79,6 +83,17 @@ pub enum Outcome {
     Unavailable,
     /// The pool did not answer in time: it may have happened, and may still happen.
     Indeterminate,
+}
+
+/// A pair as a walk came by it: it was its key's at a moment of the call.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct WalkedPair {
+    /// Its key.
+    pub key: Vec<u8>,
+    /// Its value.
+    pub value: Vec<u8>,
+    /// Its version.
+    pub generation: Generation,
 }
 
 /// An object that this session wrote, or is about to, and that nobody else knows of.
@@ -102,6 +117,17 @@ pub(super) struct Holder {
     pub(super) value: Vec<u8>,
 }
 
+/// A slot, and where its object comes: with which batch, as which operation of it.
+pub(super) type WalkRead = (u32, usize, usize);
+
+/// Objects that a walk reads, in the order of their slots.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct WalkStep {
+    pub(super) reads: Vec<WalkRead>,
+    /// Where the walk goes on behind them.
+    pub(super) next: Option<SlotId>,
+}
+
 /// What an operation waits for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Step {
@@ -123,6 +149,10 @@ pub(super) enum Step {
     Ask,
     /// A proxy to change a slot.
     Submit(Submission),
+    /// Some buckets of the table, or a proxy's words of them.
+    WalkTable,
+    /// The objects of these words.
+    WalkObjects(WalkStep),
 }
 
 impl Step {
@@ -172,12 +202,19 @@ pub(super) struct Operation {
     pub(super) resend_at: Option<Nanos>,
     /// The words that a proxy said last.
     pub(super) seen: Vec<SlotAndWord>,
+    /// How often an object did not verify that a walk came by.
+    pub(super) unverified: u32,
 }
 
 impl Operation {
-    pub(super) fn new(call: ClientCall, deadline: Nanos) -> Operation {
+    pub(super) fn new(call: ClientCall, deadline: Nanos, partition_bits: u32) -> Operation {
+        let hash = match &call.request {
+            // All that is asked of it is its partition.
+            Request::Walk(from, _) => KeyHash::in_partition(from.partition, partition_bits),
+            _ => KeyHash::of(&call.key),
+        };
         Operation {
-            hash: KeyHash::of(&call.key),
+            hash,
             call,
             deadline,
             is_answered: false,
@@ -196,6 +233,7 @@ impl Operation {
             reply: None,
             resend_at: None,
             seen: Vec::new(),
+            unverified: 0,
         }
     }
 
@@ -250,6 +288,8 @@ pub struct ClientCounters {
     pub released: u64,
     /// Objects whose memory came back by their bit in a bitmap.
     pub collected: u64,
+    /// Objects that a walk passed over since they never verified.
+    pub passed_over: u64,
     /// Outcomes told by the manager: changes it completed, and changes it did not.
     pub verdicts_applied: u64,
     /// See `verdicts_applied`.
@@ -272,6 +312,7 @@ impl ClientCounters {
             late: self.late + other.late,
             released: self.released + other.released,
             collected: self.collected + other.collected,
+            passed_over: self.passed_over + other.passed_over,
             verdicts_applied: self.verdicts_applied + other.verdicts_applied,
             verdicts_refused: self.verdicts_refused + other.verdicts_refused,
             anomalies: self.anomalies + other.anomalies,

@@ -10,7 +10,7 @@ use super::{Client, ClientAnswer, Condition};
 use crate::fabric::{Batch, Nanos};
 use crate::machine::Out;
 use crate::object::Generation;
-use crate::region::MemoryNode;
+use crate::region::{MemoryNode, SlotId};
 use crate::rpc::{ANY_SLOT, IndexChange, IndexRpc, SlotAndWord, WriteStatus};
 use crate::wire::{Message, Owner, Verdict};
 use crate::word::{LiveWord, SlotWord};
@@ -35,6 +35,14 @@ impl Client {
         let Some(sequence) = self.next_sequence() else { return Next::Finish(Outcome::Unavailable) };
         operation.step = Step::Ask;
         Next::Ask(IndexRpc::Read { epoch, session, sequence, hash: operation.hash }, writes)
+    }
+
+    /// Asks the proxy for words of its table, from a slot on.
+    pub(super) fn ask_range(&mut self, operation: &mut Operation, from: SlotId) -> Next {
+        let (epoch, session) = self.view.map_or((0, 0), |view| (view.epoch, view.session.0));
+        let Some(sequence) = self.next_sequence() else { return Next::Finish(Outcome::Unavailable) };
+        operation.step = Step::WalkTable;
+        Next::Ask(IndexRpc::Range { epoch, session, sequence, from }, Vec::new())
     }
 
     /// The proxy said which.

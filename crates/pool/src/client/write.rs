@@ -53,6 +53,8 @@ impl Client {
                 });
             }
             Request::Put(_, condition) | Request::Delete(condition) => *condition,
+            // It looks nothing up.
+            Request::Walk(..) => return Next::Again,
         };
         let present = live.first().map(|holder| holder.generation);
         let holds = match condition {

@@ -4,9 +4,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::bucket::{BucketHeader, KeyHash, free_slot, slot_offset};
+use crate::bucket::{
+    BUCKET_BYTES, BucketHeader, KeyHash, free_slot, slot_offset, slots_in_row, walk_buckets,
+};
 use crate::region::PoolLayout;
-use crate::rpc::SlotAndWord;
+use crate::rpc::{SlotAndWord, WORDS_MAX};
 use crate::word::SlotWord;
 
 /// The copy.
@@ -55,6 +57,15 @@ impl ProxyTable {
             true => (self.live(hash).into_iter().collect(), false, true),
             false => (words, is_free, false),
         }
+    }
+
+    /// The live words that one step of a walk comes by, as many as one answer has.
+    pub(super) fn live_from(&self, slot: u32) -> Vec<SlotAndWord> {
+        let buckets = walk_buckets(slot, self.groups);
+        let at = |bucket: u32| bucket as usize * BUCKET_BYTES;
+        let bytes = self.bytes.get(at(buckets.start)..at(buckets.end)).unwrap_or_default();
+        let slots = slots_in_row(bytes, buckets.start, self.header).unwrap_or_default().into_iter();
+        slots.filter(|&(at, word)| at >= slot && word.as_live().is_some()).take(WORDS_MAX).collect()
     }
 
     /// A free slot for the key, none of those that are taken.

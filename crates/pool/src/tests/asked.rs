@@ -162,7 +162,7 @@ impl Asked {
             Outcome::Deleted(was) => Fate::Deleted(was),
             Outcome::Conflict => Fate::Refused,
             Outcome::Indeterminate => Fate::Open,
-            Outcome::Full | Outcome::TooLong | Outcome::Unavailable => Fate::Nothing,
+            Outcome::Full | Outcome::TooLong | Outcome::Unavailable | Outcome::Walked(..) => Fate::Nothing,
         };
     }
 

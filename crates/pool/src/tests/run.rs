@@ -6,13 +6,15 @@ use hedgerow_device::Random;
 use hedgerow_sim::{Call, Effect, History, Precondition};
 
 use super::memory_check::{check_memory, check_proxy};
-use crate::client::{ClientAnswer, ClientCall, ClientCounters, ClientOptions, Condition, Outcome, Request};
+use crate::client::{
+    ClientAnswer, ClientCall, ClientCounters, ClientOptions, Condition, Outcome, Request, WalkedPair,
+};
 use crate::cluster::{Cluster, ClusterOptions};
 use crate::fabric::sim::{SimCounters, SimOptions};
 use crate::fabric::{Nanos, NodeId};
 use crate::manager::{ManagerCall, ManagerCounters, ManagerOptions};
 use crate::object::Generation;
-use crate::region::{MemoryNode, PoolLayout};
+use crate::region::{MemoryNode, PoolLayout, SlotId};
 use crate::repairs::Repairs;
 
 /// What a run is made of.
@@ -38,6 +40,8 @@ pub(super) struct Plan {
     pub(super) conditional: u64,
     /// Of ten writes: deletes.
     pub(super) deletes: u64,
+    /// One call in so many comes with a walk, and keys of even numbers are not deleted; 0: none.
+    pub(super) walk_one_in: u64,
 }
 
 pub(super) const LAYOUT: PoolLayout =
@@ -71,6 +75,7 @@ impl Plan {
             reads: 4,
             conditional: 3,
             deletes: 3,
+            walk_one_in: 0,
         }
     }
 }
@@ -88,6 +93,16 @@ pub(super) struct Report {
     pub(super) proxy: crate::ProxyCounters,
     pub(super) crashes: u64,
     pub(super) losses: u64,
+    /// Walks that came to their end.
+    pub(super) walked: u64,
+}
+
+/// A walk under way.
+#[derive(Debug, Clone, Default)]
+struct Walk {
+    /// What it must come by.
+    there: BTreeSet<u64>,
+    came_by: BTreeSet<u64>,
 }
 
 struct Pending {
@@ -109,6 +124,10 @@ pub(super) struct Run {
     values: BTreeMap<Generation, u64>,
     /// The last generation that was seen of a key.
     seen: BTreeMap<u64, Generation>,
+    /// Keys of even numbers that were put, and the walks by their calls.
+    stay: BTreeSet<u64>,
+    walks: BTreeMap<u64, Walk>,
+    walked: u64,
     next_call: u64,
     down: BTreeSet<NodeId>,
     /// What the manager is told, or done to a node, at which time.
@@ -156,6 +175,9 @@ impl Run {
             pending: BTreeMap::new(),
             values: BTreeMap::new(),
             seen: BTreeMap::new(),
+            stay: BTreeSet::new(),
+            walks: BTreeMap::new(),
+            walked: 0,
             next_call: 0,
             down: BTreeSet::new(),
             later: Vec::new(),
@@ -174,6 +196,11 @@ impl Run {
         while self.next_call < self.plan.calls {
             if self.cluster.now() >= idle_until {
                 self.begin_call();
+                if self.one_in(self.plan.walk_one_in) {
+                    let walk = Walk { there: self.stay.clone(), ..Walk::default() };
+                    let node = NodeId(self.random.below(NODES.into()) as u16);
+                    self.walk_on(node, walk, SlotId { partition: 0, slot: 0 });
+                }
                 self.fail_something();
                 idle_until = self.cluster.now() + self.random.below(12_000);
             }
@@ -200,6 +227,7 @@ impl Run {
             proxy: self.cluster.proxy_counters(),
             crashes: self.crashes,
             losses: self.losses,
+            walked: self.walked,
         };
         match report.client.anomalies + report.manager.anomalies {
             0 => Ok(report),
@@ -267,7 +295,7 @@ impl Run {
             };
         let request = match self.random.below(10) {
             0.. if self.random.below(10) < self.plan.reads => Request::Get,
-            kind if kind < self.plan.deletes => Request::Delete(condition),
+            kind if kind < self.plan.deletes && !self.stays(key) => Request::Delete(condition),
             _ => Request::Put(value_bytes(id), condition),
         };
         let began = self.cluster.now();
@@ -335,7 +363,7 @@ impl Run {
 
     fn record_open(&mut self, pending: &Pending) {
         let effect = match pending.request {
-            Request::Get => return,
+            Request::Get | Request::Walk(..) => return,
             Request::Put(..) => Effect::MayWriteIf(pending.expected, pending.value),
             Request::Delete(_) => Effect::MayRemoveIf(pending.expected),
         };
@@ -367,6 +395,9 @@ impl Run {
             Outcome::Absent => Effect::Read(None),
             Outcome::Stored(generation) => {
                 self.values.insert(generation, pending.value);
+                if self.stays(pending.key) {
+                    self.stay.insert(pending.key);
+                }
                 self.seen.insert(pending.key, generation);
                 Effect::WriteIf(pending.expected, pending.value)
             }
@@ -376,10 +407,67 @@ impl Run {
                 self.record_open(&pending);
                 return Ok(());
             }
+            Outcome::Walked(pairs, next) => return self.walked(answer.id, &pending, pairs, next),
             Outcome::Full | Outcome::TooLong | Outcome::Unavailable => return Ok(()),
         };
         self.push(&pending, effect);
         Ok(())
+    }
+
+    /// Whether nobody deletes a key.
+    fn stays(&self, key: u64) -> bool {
+        self.plan.walk_one_in > 0 && key.is_multiple_of(2)
+    }
+
+    fn walk_on(&mut self, node: NodeId, walk: Walk, from: SlotId) {
+        if self.down.contains(&node) {
+            return;
+        }
+        let id = self.next_call;
+        self.next_call += 1;
+        let request = Request::Walk(from, self.random.below(4) as usize);
+        let (began, expected) = (self.cluster.now(), Precondition::Any);
+        let pending = Pending { node, key: 0, request: request.clone(), value: 0, expected, began };
+        self.pending.insert(id, pending);
+        self.walks.insert(id, walk);
+        self.cluster.call(node, ClientCall { id, key: b"key-".to_vec(), request });
+    }
+
+    /// Each pair is as good as a read.
+    fn walked(
+        &mut self,
+        id: u64,
+        pending: &Pending,
+        pairs: Vec<WalkedPair>,
+        next: Option<SlotId>,
+    ) -> Result<(), String> {
+        let mut walk = self.walks.remove(&id).ok_or("a walk that nobody began")?;
+        let most = if let Request::Walk(_, most) = pending.request { most.max(1) } else { 0 };
+        if pairs.len() > most {
+            return Err(format!("{} pairs, and {most} were asked for", pairs.len()));
+        }
+        for pair in pairs {
+            let number = pair.key.strip_prefix(b"key-").and_then(|rest| str::from_utf8(rest).ok());
+            let key: u64 = number.and_then(|number| number.parse().ok()).ok_or("a key that nobody put")?;
+            let value = pair.value.first_chunk().map_or(0, |first| u64::from_le_bytes(*first));
+            if pair.value != value_bytes(value)
+                || *self.values.entry(pair.generation).or_insert(value) != value
+            {
+                return Err(format!("a walk came by {pair:?}"));
+            }
+            let (began, returned) = (pending.began, self.cluster.now());
+            self.history.push(Call { key, effect: Effect::Read(Some(value)), began, returned });
+            walk.came_by.insert(key);
+        }
+        if let Some(next) = next {
+            self.walk_on(pending.node, walk, next);
+            return Ok(());
+        }
+        self.walked += 1;
+        match walk.there.is_subset(&walk.came_by) {
+            true => Ok(()),
+            false => Err(format!("keys were there throughout, and the walk missed some: {walk:?}")),
+        }
     }
 
     fn check_memory(&self) -> Result<(), String> {

@@ -258,12 +258,12 @@ impl Seen {
             Outcome::Indeterminate => {
                 self.open += 1;
                 match request {
-                    Request::Get => return,
+                    Request::Get | Request::Walk(..) => return,
                     Request::Put(..) => Effect::MayWriteIf(expected, id),
                     Request::Delete(_) => Effect::MayRemoveIf(expected),
                 }
             }
-            Outcome::Full | Outcome::TooLong | Outcome::Unavailable => {
+            Outcome::Full | Outcome::TooLong | Outcome::Unavailable | Outcome::Walked(..) => {
                 self.refused += 1;
                 return;
             }

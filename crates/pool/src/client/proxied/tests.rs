@@ -39,7 +39,11 @@ fn delete(partition: u16) -> Operation {
     let keys = (0..u64::MAX).map(|number| number.to_le_bytes().to_vec());
     let mut keys = keys.filter(|key| KeyHash::of(key).partition(LAYOUT.partition_bits) == partition);
     let request = Request::Delete(Condition::Any);
-    Operation::new(ClientCall { id: 0, key: keys.next().unwrap(), request }, Nanos::MAX)
+    Operation::new(
+        ClientCall { id: 0, key: keys.next().unwrap(), request },
+        Nanos::MAX,
+        LAYOUT.partition_bits,
+    )
 }
 
 fn sequence(next: Next) -> Option<u32> {
