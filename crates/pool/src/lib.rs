@@ -14,9 +14,10 @@
 //! | `proxy` | the other mode: a client's node changes the index of a partition for all (FlexKV, arXiv 2512.16148) |
 //! | `cluster` | a whole pool over the simulation |
 //! | `node` | one node of a pool over TCP |
+//! | `compute_node` | a client over TCP on a thread of its own, for callers on any other |
 //! | `membership` | processes that join a pool, and are watched |
 //!
-//! There is no `unsafe` in here; outside of `fabric/tcp.rs`, `node.rs` and `membership.rs` neither clock nor I/O, and outside of the last no thread. Arrows run one way: formats `<- fabric <- machine <- proxy <- client, agent, manager <- cluster`, `fabric, machine <- node`, and `node, client, agent, manager <- membership`.
+//! There is no `unsafe` in here; outside of `fabric/tcp.rs`, `node.rs`, `compute_node.rs` and `membership.rs` neither clock nor I/O, and outside of the last two no thread. Arrows run one way: formats `<- fabric <- machine <- proxy <- client, agent, manager <- cluster`, `fabric, machine <- node`, `client, node <- compute_node`, and `node, client, agent, manager <- membership`.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -24,6 +25,7 @@ pub mod agent;
 pub mod bucket;
 pub mod client;
 pub mod cluster;
+pub mod compute_node;
 mod error;
 pub mod fabric;
 pub mod machine;
@@ -35,6 +37,7 @@ mod proxy;
 pub mod region;
 mod repairs;
 pub mod rpc;
+mod sync;
 #[cfg(test)]
 mod tests;
 pub mod wire;

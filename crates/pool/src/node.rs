@@ -3,7 +3,7 @@
 //! Owns when a machine is told what. Promises that it is told everything that its fabric has for it, in that order, and a tick no earlier than it asked for and about a millisecond late at most where its
 //! thread has a processor. Must not know which machine it is. It is what `cluster.rs` is for all nodes of a simulated pool.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use hedgerow_device::Clock;
@@ -24,6 +24,9 @@ pub struct NodeDriver<M: Machine> {
     fabric: TcpFabric,
     clock: Clock,
     ticks: BTreeSet<Nanos>,
+    /// The present machine's tags of what is under way, by those that the fabric has: an earlier machine may have used the same.
+    under_way: BTreeMap<u64, u64>,
+    next_tag: u64,
     out: Vec<Out<M::Answer>>,
     answers: Vec<M::Answer>,
 }
@@ -32,9 +35,18 @@ impl<M: Machine> NodeDriver<M> {
     /// Has the machine begin.
     pub fn new(machine: M, fabric: TcpFabric) -> NodeDriver<M> {
         let (ticks, out, answers) = (BTreeSet::new(), Vec::new(), Vec::new());
-        let mut driver = NodeDriver { machine, fabric, clock: Clock::system(), ticks, out, answers };
+        let (clock, under_way, next_tag) = (Clock::system(), BTreeMap::new(), 0);
+        let mut driver = NodeDriver { machine, fabric, clock, ticks, under_way, next_tag, out, answers };
         driver.feed(In::Tick);
         driver
+    }
+
+    /// Has another machine begin in the place of this one, over the same fabric. It is told nothing of what this one had posted, as if its node had begun again; datagrams that were for this one may come to it.
+    pub fn restart(&mut self, machine: M) {
+        self.machine = machine;
+        self.ticks.clear();
+        self.under_way.clear();
+        self.feed(In::Tick);
     }
 
     /// The machine.
@@ -68,7 +80,11 @@ impl<M: Machine> NodeDriver<M> {
         for _ in 0..EVENTS_A_STEP {
             let input = match self.fabric.poll() {
                 Some(FabricEvent::Received(bytes)) => In::Message(bytes),
-                Some(FabricEvent::Done(tag, result)) => In::Done(tag, result),
+                Some(FabricEvent::Done(tag, result)) => match self.under_way.remove(&tag) {
+                    Some(own) => In::Done(own, result),
+                    // An earlier machine's.
+                    None => continue,
+                },
                 None => break,
             };
             is_idle = false;
@@ -91,13 +107,26 @@ impl<M: Machine> NodeDriver<M> {
         self.fabric.flush();
     }
 
+    /// The fabric's tag for one of the machine's.
+    fn tag(&mut self, own: u64) -> u64 {
+        self.next_tag += 1;
+        self.under_way.insert(self.next_tag, own);
+        self.next_tag
+    }
+
     fn feed(&mut self, input: In<M::Call>) {
         let mut out = std::mem::take(&mut self.out);
         self.machine.on(self.clock.monotonic_ns(), input, &mut out);
         for one in out.drain(..) {
             match one {
-                Out::Post { session, to, batch, tag } => self.fabric.post(session, to, batch, tag),
-                Out::Fence { session, tag } => self.fabric.fence(session, tag),
+                Out::Post { session, to, batch, tag } => {
+                    let tag = self.tag(tag);
+                    self.fabric.post(session, to, batch, tag);
+                }
+                Out::Fence { session, tag } => {
+                    let tag = self.tag(tag);
+                    self.fabric.fence(session, tag);
+                }
                 Out::Send { to, bytes } => self.fabric.send(to, bytes),
                 Out::Answer(answer) => self.answers.push(answer),
                 Out::At(at) => {

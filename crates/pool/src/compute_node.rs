@@ -1,0 +1,304 @@
+//! A compute node: its client over TCP, on a thread of its own, for callers on any other.
+//!
+//! Owns the thread. Promises that every call is answered once: by the client, which answers in time; or, where the node ends first, by what is known of it then. A client whose session ended is followed by another
+//! one on the same fabric, with a boot number of its own: connections that are open stay so, and what the one before had posted is told nobody. Must not know what calls are for, nor who says where other nodes are:
+//! that is told by [`with_fabric`](ComputeNode::with_fabric).
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use hedgerow_device::spawn;
+
+use crate::client::{Client, ClientCall, ClientOptions, Outcome, Request};
+use crate::fabric::NodeId;
+use crate::fabric::tcp::{FabricWaker, TcpFabric};
+use crate::node::NodeDriver;
+use crate::region::PoolLayout;
+use crate::sync::{AtomicBool, AtomicU64, Condvar, Mutex, Ordering};
+
+/// The thread looks for what its callers want after so long at the latest, if a waker should fail.
+const STEP: Duration = Duration::from_millis(20);
+
+/// Which node, and of which pool.
+#[derive(Debug, Clone, Copy)]
+pub struct ComputeNodeOptions {
+    /// Its number.
+    pub node: NodeId,
+    /// The pool's memory.
+    pub layout: PoolLayout,
+    /// Its client. The defaults are for RDMA: over TCP the quarantine is to be longer than twice the slowest operation.
+    pub client: ClientOptions,
+}
+
+/// What a fabric is told on its own thread.
+pub type FabricChange = Box<dyn FnOnce(&mut TcpFabric) + Send>;
+
+/// The node ended before the call began: nothing happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NodeEnded;
+
+impl fmt::Display for NodeEnded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the compute node ended")
+    }
+}
+
+impl std::error::Error for NodeEnded {}
+
+/// What became of a call.
+pub type CallEnd = Result<Outcome, NodeEnded>;
+
+/// Where answers come to. Whoever asks has one, and gives it with each call.
+#[derive(Debug, Default)]
+pub struct AnswerInbox {
+    came: Mutex<Vec<(u64, CallEnd)>>,
+    bell: Condvar,
+}
+
+impl AnswerInbox {
+    /// Appends what came since this was last asked.
+    pub fn take(&self, into: &mut Vec<(u64, CallEnd)>) {
+        into.append(&mut self.came.lock());
+    }
+
+    /// Blocks until something is there to take, or this much time has passed.
+    pub fn wait(&self, at_most: Duration) {
+        let mut came = self.came.lock();
+        if came.is_empty() {
+            self.bell.wait_for(&mut came, at_most);
+        }
+    }
+
+    fn put(&self, tag: u64, end: CallEnd) {
+        self.came.lock().push((tag, end));
+        self.bell.notify_all();
+    }
+}
+
+/// A call that the thread has not seen yet.
+struct QueuedCall {
+    tag: u64,
+    key: Vec<u8>,
+    request: Request,
+    to: Arc<AnswerInbox>,
+}
+
+/// A call that the client has.
+struct PendingCall {
+    tag: u64,
+    changes: bool,
+    to: Arc<AnswerInbox>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum NodeLife {
+    #[default]
+    Running,
+    /// It takes no more calls, and ends once those that it has are answered.
+    Finishing,
+    Ended,
+}
+
+#[derive(Default)]
+struct NodeQueue {
+    calls: Vec<QueuedCall>,
+    changes: Vec<FabricChange>,
+    life: NodeLife,
+}
+
+/// What callers share with the thread.
+#[derive(Default)]
+struct NodeShared {
+    queue: Mutex<NodeQueue>,
+    is_ready: AtomicBool,
+    sessions_ended: AtomicU64,
+}
+
+/// A running node. It ends when this is dropped: what may have happened of calls under way is `Indeterminate` then.
+pub struct ComputeNode {
+    shared: Arc<NodeShared>,
+    waker: FabricWaker,
+    thread: Option<JoinHandle<()>>,
+    layout: PoolLayout,
+}
+
+impl fmt::Debug for ComputeNode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let life = self.shared.queue.lock().life;
+        f.debug_struct("ComputeNode").field("layout", &self.layout).field("life", &life).finish()
+    }
+}
+
+impl ComputeNode {
+    /// Starts a node over a fabric that was bound for it. `boots` gives numbers of lives of this node: none twice, whatever process it is in.
+    ///
+    /// # Errors
+    /// If the system has no thread left.
+    pub fn start(
+        options: ComputeNodeOptions,
+        fabric: TcpFabric,
+        mut boots: impl FnMut() -> u64 + Send + 'static,
+    ) -> io::Result<ComputeNode> {
+        let (shared, waker) = (Arc::new(NodeShared::default()), fabric.waker());
+        let of_thread = Arc::clone(&shared);
+        let thread = spawn("pool-compute", move || {
+            let client = Client::new(options.node, boots(), options.layout, options.client);
+            let driver = NodeDriver::new(client, fabric);
+            let (pending, next_call) = (BTreeMap::new(), 0);
+            let mut node = NodeThread { driver, options, boots, shared: of_thread, pending, next_call };
+            while node.turn() {}
+        })?;
+        Ok(ComputeNode { shared, waker, thread: Some(thread), layout: options.layout })
+    }
+
+    /// Asks the client. What became of it comes to the inbox, with the tag: exactly once.
+    pub fn ask(&self, tag: u64, key: Vec<u8>, request: Request, to: &Arc<AnswerInbox>) {
+        {
+            let mut queue = self.shared.queue.lock();
+            if queue.life != NodeLife::Running {
+                drop(queue);
+                return to.put(tag, Err(NodeEnded));
+            }
+            queue.calls.push(QueuedCall { tag, key, request, to: Arc::clone(to) });
+        }
+        self.waker.wake();
+    }
+
+    /// Tells the fabric something, soon, on the node's thread: where a node is, for one. Nothing is told once the node has ended.
+    pub fn with_fabric(&self, change: FabricChange) {
+        let is_running = {
+            let mut queue = self.shared.queue.lock();
+            let is_running = queue.life != NodeLife::Ended;
+            if is_running {
+                queue.changes.push(change);
+            }
+            is_running
+        };
+        if is_running {
+            self.waker.wake();
+        }
+    }
+
+    /// Takes no more calls, and ends once those under way are answered. Does not wait for that.
+    pub fn finish(&self) {
+        {
+            let mut queue = self.shared.queue.lock();
+            if queue.life == NodeLife::Running {
+                queue.life = NodeLife::Finishing;
+            }
+        }
+        self.waker.wake();
+    }
+
+    /// Ends soon, as if this was dropped: calls under way are answered at once.
+    pub fn end(&self) {
+        self.shared.queue.lock().life = NodeLife::Ended;
+        self.waker.wake();
+    }
+
+    /// Whether its client has a session, as of a moment ago.
+    pub fn is_ready(&self) -> bool {
+        self.shared.is_ready.load(Ordering::Acquire)
+    }
+
+    /// How many sessions ended so far, each of which was followed by another.
+    pub fn sessions_ended(&self) -> u64 {
+        self.shared.sessions_ended.load(Ordering::Acquire)
+    }
+
+    /// The pool's memory.
+    pub fn layout(&self) -> &PoolLayout {
+        &self.layout
+    }
+}
+
+impl Drop for ComputeNode {
+    fn drop(&mut self) {
+        self.end();
+        let Some(thread) = self.thread.take() else { return };
+        // What the fabric was told may have had the last handle.
+        if thread.thread().id() != std::thread::current().id() {
+            // It fails where the thread panicked: its calls were answered all the same.
+            let _ = thread.join();
+        }
+    }
+}
+
+struct NodeThread<B> {
+    driver: NodeDriver<Client>,
+    options: ComputeNodeOptions,
+    boots: B,
+    shared: Arc<NodeShared>,
+    pending: BTreeMap<u64, PendingCall>,
+    next_call: u64,
+}
+
+impl<B: FnMut() -> u64> NodeThread<B> {
+    /// Goes on; false if the node is to end.
+    fn turn(&mut self) -> bool {
+        let (calls, changes, life) = {
+            let mut queue = self.shared.queue.lock();
+            (std::mem::take(&mut queue.calls), std::mem::take(&mut queue.changes), queue.life)
+        };
+        for change in changes {
+            change(self.driver.fabric_mut());
+        }
+        for call in calls {
+            self.begin(call);
+        }
+        let is_over = life == NodeLife::Finishing && self.pending.is_empty();
+        if is_over || life == NodeLife::Ended {
+            return false;
+        }
+        self.driver.step(STEP);
+        self.hand_out();
+        if self.driver.machine().is_fenced() {
+            let ComputeNodeOptions { node, layout, client } = self.options;
+            self.driver.restart(Client::new(node, (self.boots)(), layout, client));
+            self.shared.sessions_ended.fetch_add(1, Ordering::AcqRel);
+        }
+        self.shared.is_ready.store(self.driver.machine().is_ready(), Ordering::Release);
+        true
+    }
+
+    fn begin(&mut self, call: QueuedCall) {
+        let QueuedCall { tag, key, request, to } = call;
+        let changes = matches!(request, Request::Put(..) | Request::Delete(_));
+        self.next_call += 1;
+        self.pending.insert(self.next_call, PendingCall { tag, changes, to });
+        self.driver.call(ClientCall { id: self.next_call, key, request });
+    }
+
+    fn hand_out(&mut self) {
+        for answer in self.driver.take_answers() {
+            if let Some(call) = self.pending.remove(&answer.id) {
+                call.to.put(call.tag, Ok(answer.outcome));
+            }
+        }
+    }
+}
+
+/// However the thread ends: what nobody else will answer is answered.
+impl<B> Drop for NodeThread<B> {
+    fn drop(&mut self) {
+        let calls = {
+            let mut queue = self.shared.queue.lock();
+            queue.life = NodeLife::Ended;
+            queue.changes.clear();
+            std::mem::take(&mut queue.calls)
+        };
+        self.shared.is_ready.store(false, Ordering::Release);
+        for call in calls {
+            call.to.put(call.tag, Err(NodeEnded));
+        }
+        for call in std::mem::take(&mut self.pending).into_values() {
+            // What was posted may still be executed.
+            let end = if call.changes { Ok(Outcome::Indeterminate) } else { Err(NodeEnded) };
+            call.to.put(call.tag, end);
+        }
+    }
+}
