@@ -15,13 +15,16 @@
 //! | `cluster` | a whole pool over the simulation |
 //! | `node` | one node of a pool over TCP |
 //! | `compute_node` | a client over TCP on a thread of its own, for callers on any other |
+//! | `compute_node` | a client over TCP on a thread of its own, for callers on any other |
+//! | `backend` | rows in the pool |
 //! | `membership` | processes that join a pool, and are watched |
 //!
-//! There is no `unsafe` in here; outside of `fabric/tcp.rs`, `node.rs`, `compute_node.rs` and `membership.rs` neither clock nor I/O, and outside of the last two no thread. Arrows run one way: formats `<- fabric <- machine <- proxy <- client, agent, manager <- cluster`, `fabric, machine <- node`, `client, node <- compute_node`, and `node, client, agent, manager <- membership`.
+//! There is no `unsafe` in here; outside of `fabric/tcp.rs`, `node.rs`, `compute_node.rs` and `membership.rs` neither clock nor I/O, and outside of the last two no thread. Arrows run one way: formats `<- fabric <- machine <- proxy <- client, agent, manager <- cluster`, `fabric, machine <- node`, `client, node <- compute_node <- backend`, and `node, client, agent, manager <- membership`.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod agent;
+pub mod backend;
 pub mod bucket;
 pub mod client;
 pub mod cluster;
@@ -43,5 +46,6 @@ mod tests;
 pub mod wire;
 pub mod word;
 
+pub use backend::PoolBackend;
 pub use error::{PoolError, Result};
 pub use proxy::ProxyCounters;

@@ -7,5 +7,5 @@ mod explored_proxied;
 mod memory_check;
 mod run;
 mod runs;
-mod tcp_pool;
+pub(crate) mod tcp_pool;
 mod world;

@@ -24,7 +24,7 @@ use crate::region::{MemoryNode, PoolLayout};
 
 const LAYOUT: PoolLayout =
     PoolLayout { memory_nodes: 3, copies: 3, partition_bits: 1, groups: 1, block_bytes: 16384, blocks: 32 };
-const CLIENT: ClientOptions = ClientOptions {
+pub(crate) const CLIENT: ClientOptions = ClientOptions {
     quarantine_ns: 200_000_000,
     timeout_ns: 2_000_000_000,
     poll_ns: 50_000,
@@ -34,13 +34,13 @@ const CLIENT: ClientOptions = ClientOptions {
     rpc_retry_ns: 5_000_000,
     lease_ns: 100_000_000,
 };
-const MANAGER: ManagerOptions =
+pub(crate) const MANAGER: ManagerOptions =
     ManagerOptions { retry_ns: 3_000_000, prepare_ns: 500_000_000, lease_ns: 100_000_000 };
 const LIFE: u64 = 41;
 const KEYS: u64 = 8;
 const CALLERS: u64 = 6;
 const CALLS: u64 = 250;
-const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 const STEP: Duration = Duration::from_millis(20);
 
 /// Whether it is not long since then.
@@ -48,10 +48,10 @@ fn is_in_time(start_ns: u64) -> bool {
     Clock::system().monotonic_ns() - start_ns < PATIENCE.as_nanos() as u64
 }
 
-type AddressBook = Vec<(NodeId, SocketAddr, u64)>;
+pub(crate) type AddressBook = Vec<(NodeId, SocketAddr, u64)>;
 
 /// What a node's thread is told.
-enum Told<C> {
+pub(crate) enum Told<C> {
     Call(C),
     Cut(NodeId),
 }
@@ -60,7 +60,7 @@ enum Told<C> {
 type SharedWaker = Arc<Mutex<FabricWaker>>;
 
 /// A thread that has a node.
-struct Host<M: Machine, C> {
+pub(crate) struct Host<M: Machine, C> {
     tell: Sender<Told<C>>,
     waker: SharedWaker,
     stop: Arc<AtomicBool>,
@@ -68,13 +68,13 @@ struct Host<M: Machine, C> {
 }
 
 impl<M: Machine, C> Host<M, C> {
-    fn tell(&self, told: Told<C>) {
+    pub(crate) fn tell(&self, told: Told<C>) {
         self.tell.send(told).unwrap();
         self.waker.lock().unwrap().wake();
     }
 
     /// Ends the thread, and takes the node as it was.
-    fn stop(self) -> NodeDriver<M> {
+    pub(crate) fn stop(self) -> NodeDriver<M> {
         self.stop.store(true, Ordering::Release);
         self.waker.lock().unwrap().wake();
         self.left.into_inner().unwrap().recv_timeout(PATIENCE).unwrap()
@@ -272,15 +272,16 @@ impl Seen {
     }
 }
 
-struct Pool {
-    agents: BTreeMap<MemoryNode, Host<Agent, crate::agent::AgentCall>>,
-    manager: Host<Manager, ManagerCall>,
-    clients: Vec<ClientHost>,
-    boots: Arc<AtomicU64>,
+/// Memory nodes and a manager, each with its thread, and the fabrics of two compute nodes.
+pub(crate) struct TcpPool {
+    pub(crate) agents: BTreeMap<MemoryNode, Host<Agent, crate::agent::AgentCall>>,
+    pub(crate) manager: Host<Manager, ManagerCall>,
+    pub(crate) fabrics: BTreeMap<NodeId, TcpFabric>,
+    book: AddressBook,
 }
 
-fn start() -> Pool {
-    let memory_nodes = || (0..LAYOUT.memory_nodes).map(MemoryNode);
+pub(crate) fn start_pool(layout: PoolLayout) -> TcpPool {
+    let memory_nodes = || (0..layout.memory_nodes).map(MemoryNode);
     let others = [NodeId(0), NodeId(1), NodeId::MANAGER].map(|node| (node, 0));
     let nodes = memory_nodes().map(|node| (NodeId::agent(node), LIFE)).chain(others);
     let mut fabrics: BTreeMap<NodeId, TcpFabric> =
@@ -296,21 +297,18 @@ fn start() -> Pool {
     let mut take = |node: NodeId| fabrics.remove(&node).unwrap();
     let agents = memory_nodes().map(|node| {
         let mut fabric = take(NodeId::agent(node));
-        for region in LAYOUT.regions().filter(|&region| LAYOUT.replicas(region).any(|other| other == node)) {
-            fabric.export(region, LAYOUT.empty_region(region));
+        for region in layout.regions().filter(|&region| layout.replicas(region).any(|other| other == node)) {
+            fabric.export(region, layout.empty_region(region));
         }
-        (node, host_other(NodeDriver::new(Agent::new(node, LAYOUT, MANAGER.retry_ns), fabric)))
+        (node, host_other(NodeDriver::new(Agent::new(node, layout, MANAGER.retry_ns), fabric)))
     });
     let agents = agents.collect();
-    let manager = NodeDriver::new(Manager::new(LAYOUT, MANAGER), take(NodeId::MANAGER));
-    let boots = Arc::new(AtomicU64::new(1));
-    let client = |node| host_client(node, take(node), book.clone(), Arc::clone(&boots));
-    let clients = [NodeId(0), NodeId(1)].map(client).into();
-    Pool { agents, manager: host_other(manager), clients, boots }
+    let manager = NodeDriver::new(Manager::new(layout, MANAGER), take(NodeId::MANAGER));
+    TcpPool { agents, manager: host_other(manager), fabrics, book }
 }
 
 /// What happens to the pool while callers work, each after so many calls.
-fn fail(pool: &mut Pool, callers: &Callers) {
+fn fail(pool: &mut TcpPool, callers: &Callers) {
     let start = Clock::system().monotonic_ns();
     let after = |calls: u64| loop {
         let answered = callers.seen.lock().unwrap().answered;
@@ -338,8 +336,11 @@ fn fail(pool: &mut Pool, callers: &Callers) {
 
 #[test]
 fn a_pool_over_tcp_is_linearizable_through_failures() {
-    let mut pool = start();
-    let clients = std::mem::take(&mut pool.clients);
+    let mut pool = start_pool(LAYOUT);
+    let (boots, book) = (Arc::new(AtomicU64::new(1)), pool.book.clone());
+    let fabrics = std::mem::take(&mut pool.fabrics).into_iter();
+    let client = |(node, fabric)| host_client(node, fabric, book.clone(), Arc::clone(&boots));
+    let clients = fabrics.map(client).collect();
     let (seen, next_call) = (Mutex::new(Seen::default()), AtomicU64::new(1));
     let callers = Callers { clients, seen, clock: Clock::system(), next_call };
     std::thread::scope(|scope| {
@@ -376,7 +377,7 @@ fn a_pool_over_tcp_is_linearizable_through_failures() {
     assert_eq!(answered, all);
     assert!(seen.history.len() as u64 > all * 3 / 4, "{refused} of {all} refused, {open} open");
     // Each cut ended a session, and each was followed by another one.
-    let boots = pool.boots.load(Ordering::Relaxed) - 1;
+    let boots = boots.load(Ordering::Relaxed) - 1;
     assert!(boots >= 2 + 3, "{boots} lives of clients");
     let clients: Vec<_> = callers.clients.into_iter().map(Host::stop).collect();
     let manager = pool.manager.stop();
