@@ -1,7 +1,7 @@
 //! Pairs in memory that many nodes share.
 //!
-//! The memory is gone with the machines: what is kept is kept in copies on several memory nodes, which compute nodes read and change by one-sided operations. It is a
-//! library and a subject of tests, over a simulated network and over TCP. `docs/pool.md` says what it promises and what not.
+//! The memory is gone with the machines: what is kept is kept in copies on several memory nodes, which compute nodes read and change by one-sided operations. It
+//! works over a simulated network and over TCP. `docs/pool.md` says what it promises and what not.
 //!
 //! # The parts
 //!
@@ -14,7 +14,6 @@
 //! | `proxy` | the other mode: a client's node changes the index of a partition for all (FlexKV, arXiv 2512.16148) |
 //! | `cluster` | a whole pool over the simulation |
 //! | `node` | one node of a pool over TCP |
-//! | `compute_node` | a client over TCP on a thread of its own, for callers on any other |
 //! | `compute_node` | a client over TCP on a thread of its own, for callers on any other |
 //! | `backend` | rows in the pool |
 //! | `membership` | processes that join a pool, and are watched |
