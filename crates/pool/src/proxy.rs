@@ -87,6 +87,8 @@ struct Served {
 pub struct ProxyCounters {
     /// Look-ups answered.
     pub reads: u64,
+    /// Steps of walks answered.
+    pub ranges: u64,
     /// Changes done.
     pub changes: u64,
     /// Changes that counted as done just before another one.
@@ -102,6 +104,7 @@ impl ProxyCounters {
     pub fn plus(self, other: ProxyCounters) -> ProxyCounters {
         ProxyCounters {
             reads: self.reads + other.reads,
+            ranges: self.ranges + other.ranges,
             changes: self.changes + other.changes,
             combined: self.combined + other.combined,
             repeated: self.repeated + other.repeated,
@@ -327,7 +330,10 @@ impl Proxy {
                     IndexRpc::Range { from, .. } => (table.live_from(from.slot), false, true),
                     _ => return 0,
                 };
-                self.counters.reads += 1;
+                match rpc {
+                    IndexRpc::Range { .. } => self.counters.ranges += 1,
+                    _ => self.counters.reads += 1,
+                }
                 self.answer(from, IndexRpc::Words { epoch, session, sequence, all, free, words }, out);
                 return 0;
             }

@@ -8,7 +8,7 @@
 //! | 17 | `Words` | epoch u32, session u16, flags u16 (1: these are all live words, 2: there is a free slot), sequence u32, count u32, words of 12 bytes: slot u32, word u64 |
 //! | 18 | `Write` | epoch u32, session u16, flags u16 (1: combines, 2: the key was absent), sequence u32, acknowledged u32, hash u64, slot u32 (all ones: any), expected u64, word u64 (0: a tombstone), count u32, seen words of 12 bytes |
 //! | 19 | `Written` | epoch u32, session u16, status u16, sequence u32, slot u32, old u64, new u64 |
-//! | 20 | `Range` | epoch u32, session u16, partition u16, sequence u32, slot u32 |
+//! | 22 | `Range` | epoch u32, session u16, partition u16, sequence u32, slot u32 |
 //!
 //! `Range` is answered by `Words`, too: the live words of the buckets from that of the slot on, `bucket.rs` says how many, but of none before it. Where there are 28 there may be more behind the last.
 //!
@@ -184,7 +184,7 @@ impl IndexRpc {
                 (19, head.u32(*slot).u64(old.0).u64(new.0))
             }
             IndexRpc::Range { epoch, session, sequence, from } => {
-                (20, bytes.u32(*epoch).u16(*session).u16(from.partition).u32(*sequence).u32(from.slot))
+                (22, bytes.u32(*epoch).u16(*session).u16(from.partition).u32(*sequence).u32(from.slot))
             }
         };
         (number, bytes.0)
@@ -200,7 +200,7 @@ impl IndexRpc {
             17 => 16,
             18 => 48,
             19 => 32,
-            20 => 16,
+            22 => 16,
             _ => return Err(PoolError::Unknown("datagram's type", number.into())),
         };
         if body.len() < least {
@@ -237,7 +237,7 @@ impl IndexRpc {
                     seen: flag(2).then(words),
                 },
             },
-            20 => {
+            22 => {
                 let from = SlotId { partition: flags, slot: u32_at(body, 12) };
                 IndexRpc::Range { epoch, session, sequence, from }
             }
@@ -300,8 +300,8 @@ mod tests {
         let from = SlotId { partition: 0x0304, slot: 0x0506_0708 };
         let range = IndexRpc::Range { epoch: 5, session: 2, sequence: 8, from };
         let bytes = vec![5, 0, 0, 0, 2, 0, 4, 3, 8, 0, 0, 0, 8, 7, 6, 5];
-        assert_eq!(range.body(), (20, bytes.clone()));
-        assert_eq!(IndexRpc::of_body(20, &bytes), Ok(range));
+        assert_eq!(range.body(), (22, bytes.clone()));
+        assert_eq!(IndexRpc::of_body(22, &bytes), Ok(range));
         // A list that is longer than the slots of a key, or than the body.
         expected[44] = 29;
         assert_eq!(IndexRpc::of_body(18, &expected), Err(PoolError::TooLong("list of words", 29, 28)));

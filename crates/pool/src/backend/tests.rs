@@ -284,12 +284,14 @@ fn two_nodes_have_the_same_rows() {
 
 #[test]
 fn a_walk_comes_by_what_stays() {
-    let (_pool, backends) = start(LAYOUT, 2);
+    let (pool, backends) = start(LAYOUT, 2);
     let mut session = backends[0].session().unwrap();
     for n in 0..300 {
         put(&mut *session, &key(n), &value(n), Expect::Any).unwrap();
         put(&mut *session, &pair_key(GROUP + 1, &n.to_be_bytes()), b"other", Expect::Any).unwrap();
     }
+    // Of one partition the table is read, of the other one a proxy is asked.
+    pool.manager.tell(Told::Call(ManagerCall::Assign(0, Some(NodeId(1)))));
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {

@@ -52,15 +52,15 @@ fn every_history_is_linearizable_whatever_fails() {
 /// Whatever fails meanwhile: what a walk comes by was there, and what is there throughout it comes by.
 #[test]
 fn walks_come_by_what_stays() {
-    let (mut walked, mut reads) = (0, 0);
+    let (mut walked, mut ranges) = (0, 0);
     for seed in 0..runs(400) {
         let mut plan = Plan::new(seed);
         (plan.walk_one_in, plan.keys, plan.calls) = (6, 9, 260);
         let report = Run::new(plan).run(false).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         walked += report.walked;
-        reads += report.proxy.reads;
+        ranges += report.proxy.ranges;
     }
-    assert!(walked > 1000 && reads > 1000, "{walked} walks, {reads} reads of proxies");
+    assert!(walked > 1000 && ranges > 1000, "{walked} walks, {ranges} steps by proxies");
 }
 
 /// A put that was combined was in doubt, and freed what it had replaced once that block had been taken back.
