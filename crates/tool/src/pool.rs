@@ -6,6 +6,7 @@
 mod status;
 mod up;
 
+use std::io::Write;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -156,6 +157,11 @@ fn stopper(end_with_stdin: bool) -> Result<Arc<AtomicBool>, String> {
     Ok(stop)
 }
 
+/// Prints a line, if anybody still reads what this process prints: a pool goes on without.
+fn say(line: &str) {
+    let _ = writeln!(std::io::stdout(), "{line}");
+}
+
 /// A node's name, for people.
 fn node_name(node: NodeId) -> String {
     match node.as_memory_node() {
@@ -172,7 +178,7 @@ fn run_manager(args: &ManagerArgs) -> Result<(), String> {
     let cannot = |error| format!("cannot listen at {}: {error}", args.listen);
     let fabric = SocketAddr::new(control.ip(), 0);
     let mut manager = PoolManager::listen(control, fabric, plan).map_err(cannot)?;
-    println!("pool:{}", manager.address().map_err(cannot)?);
+    say(&format!("pool:{}", manager.address().map_err(cannot)?));
     let mut before = manager.status();
     while !stop.load(Ordering::Acquire) {
         manager.step(STEP);
@@ -198,15 +204,15 @@ fn tell_news(before: &PoolStatus, now: &PoolStatus) {
         let (name, place) = (node_name(node.node), status::place_of(node));
         match node.state {
             PoolNodeState::Joining => {}
-            PoolNodeState::Living => println!("{name} at {place} has joined"),
+            PoolNodeState::Living => say(&format!("{name} at {place} has joined")),
             PoolNodeState::Lost if node.node.as_memory_node().is_some() => {
-                println!("{name} at {place} is lost")
+                say(&format!("{name} at {place} is lost"))
             }
-            PoolNodeState::Lost => println!("{name} at {place} has left"),
+            PoolNodeState::Lost => say(&format!("{name} at {place} has left")),
         }
     }
     if (before.state, now.state) == (PoolState::Waiting, PoolState::Working) {
-        println!("the pool works");
+        say("the pool works");
     }
 }
 
@@ -221,7 +227,7 @@ fn run_memory_node(args: &MemoryNodeArgs) -> Result<(), String> {
     }
     let stop = stopper(args.end_with_stdin)?;
     let mut node = MemoryNodeHost::join(manager, listen, PATIENCE).map_err(|error| error.to_string())?;
-    println!("{} listens at {}", node_name(node.node()), node.address());
+    say(&format!("{} listens at {}", node_name(node.node()), node.address()));
     while !stop.load(Ordering::Acquire) {
         if !node.step(STEP) {
             return Err(format!(

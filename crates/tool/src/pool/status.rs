@@ -22,9 +22,9 @@ pub(super) fn run(args: &StatusArgs) -> Result<(), String> {
     let address = super::parse_address(&args.pool)?;
     let status = ask_status(address).map_err(|error| error.to_string())?;
     if args.json {
-        println!("{:#}", as_json(&status));
+        super::say(&format!("{:#}", as_json(&status)));
     } else {
-        print!("{}", as_table(&status));
+        super::say(as_table(&status).trim_end());
     }
     Ok(())
 }

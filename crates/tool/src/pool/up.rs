@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use hedgerow_device::Clock;
 
-use super::PlanArgs;
+use super::{PlanArgs, say};
 
 /// How long a process has to end by itself.
 const END_NS: u64 = 1_000_000_000;
@@ -37,7 +37,7 @@ pub(super) fn run(args: &UpArgs) -> Result<(), String> {
     args.plan.plan()?;
     let listen = super::parse_listen(&args.listen, args.plan.trust_network)?;
     let stop = super::stopper(false)?;
-    println!("what is in this pool is in memory alone: it is gone with this machine, and with this command");
+    say("what is in this pool is in memory alone: it is gone with this machine, and with this command");
     let mut manager = start_manager(args)?;
     let mut nodes = Vec::new();
     let outcome = start_nodes(args, &mut manager, listen.ip().to_string(), &mut nodes);
@@ -45,7 +45,7 @@ pub(super) fn run(args: &UpArgs) -> Result<(), String> {
     // Memory nodes first: they would take the end of the manager for a failure.
     end_all(nodes);
     end_all(vec![manager]);
-    println!("the pool has ended");
+    say("the pool has ended");
     outcome
 }
 
@@ -85,7 +85,7 @@ fn start_nodes(
     // It ends without a line where the manager did: that said why.
     let is_read = output.read_line(&mut line).is_ok_and(|bytes| bytes > 0);
     let address = line.trim().strip_prefix("pool:").filter(|_| is_read).ok_or_else(no_manager)?;
-    println!("pool:{address} (process {})", manager.child.id());
+    say(&format!("pool:{address} (process {})", manager.child.id()));
     forward(output);
     let listen = if host.contains(':') { format!("[{host}]:0") } else { format!("{host}:0") };
     for number in 0..args.plan.memory_nodes {
@@ -95,7 +95,7 @@ fn start_nodes(
         }
         let mut node =
             start(&format!("memory node {} of {}", number + 1, args.plan.memory_nodes), &arguments)?;
-        println!("{} is process {}", node.name, node.child.id());
+        say(&format!("{} is process {}", node.name, node.child.id()));
         if let Some(output) = node.child.stdout.take() {
             forward(BufReader::new(output));
         }
@@ -107,7 +107,7 @@ fn start_nodes(
 /// Prints what a process prints, until it ends.
 fn forward(output: BufReader<ChildStdout>) {
     std::thread::spawn(move || {
-        output.lines().map_while(Result::ok).for_each(|line| println!("{line}"));
+        output.lines().map_while(Result::ok).for_each(|line| say(&line));
     });
 }
 
@@ -124,7 +124,7 @@ fn watch(
         for gone in nodes.extract_if(.., |node| ended(node).is_some()) {
             let PoolProcess { name, mut child } = gone;
             let how = child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
-            println!("{name}, process {}, ended ({how}): what it had is in its copies", child.id());
+            say(&format!("{name}, process {}, ended ({how}); status says when it is lost", child.id()));
         }
         if nodes.is_empty() {
             return Err("all memory nodes ended: what was in the pool is lost".into());

@@ -135,6 +135,23 @@ fn nothing_is_left_of_a_pool_that_is_killed() {
 }
 
 #[test]
+fn a_pool_goes_on_where_nobody_reads_what_it_prints() {
+    let mut child = pool(&["up", "--listen", "127.0.0.1:0", "--node-bytes", "8mb"]).spawn().unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    while !line.starts_with("pool:") {
+        line.clear();
+        assert!(out.read_line(&mut line).unwrap() > 0);
+    }
+    drop(out);
+    let address = line.split_whitespace().next().unwrap();
+    eventually("the pool works", || status(address).starts_with("working"));
+    let mut up = Up { child, printed: Arc::default() };
+    signal(up.child.id() as i32, Signal::TERM);
+    assert!(up.child.wait().unwrap().success());
+}
+
+#[test]
 fn what_cannot_be_is_said_in_a_sentence() {
     let output = |arguments: &[&str]| failure(&pool(arguments).output().unwrap());
     let wide = output(&["manager", "--listen", "192.0.2.1:0"]);
