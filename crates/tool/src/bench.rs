@@ -31,6 +31,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
 use crate::kvssd_store;
+use crate::pool_store::PoolStore;
 use crate::process::Memory;
 use crate::store_url::StoreUrl;
 use distribution::Distribution;
@@ -152,6 +153,11 @@ pub fn run(args: Args) -> Result<(), String> {
             drop(store);
             backend.close().map_err(|error| format!("closing the store failed: {error}"))?;
             reports
+        }
+        StoreUrl::Pool(url) => {
+            let pool = PoolStore::open(url)?;
+            let mut store = PairsStore::open(pool.backend(), shape)?;
+            run_phases(&mut store, shape, &workloads, &settings)?
         }
         StoreUrl::Null => {
             run_phases(&mut NullStore::new(shape, settings.records), shape, &workloads, &settings)?

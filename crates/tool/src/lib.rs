@@ -13,6 +13,7 @@ pub mod cli;
 pub mod inspect;
 pub mod kvssd_store;
 pub mod pool;
+pub mod pool_store;
 pub mod process;
 pub mod repair;
 pub mod serve;

@@ -52,7 +52,8 @@ use settings::Settings;
 
 use crate::capacity::{CapacityArgs, place_text};
 use crate::kvssd_store::{self, IntervalPersister};
-use crate::store_url::{KvssdUrl, Medium, StoreUrl};
+use crate::pool_store::PoolStore;
+use crate::store_url::{KvssdUrl, Medium, PoolUrl, StoreUrl};
 use crate::units::{parse_bytes, parse_duration};
 
 /// Where Redis clients look for a server.
@@ -63,7 +64,8 @@ const LOOPBACK: &str = "127.0.0.1";
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The store: tiered:DIRECTORY for rows in a directory, created if there is none; kvssd:FILE,FILE... for rows on key-value devices in software,
-    /// each made in its file if there is none, of 1gb or as in ?size=4gb behind them; or memory: for rows in memory, which end with the server.
+    /// each made in its file if there is none, of 1gb or as in ?size=4gb behind them; pool:HOST:PORT for rows in memory that several machines share (hedgerow pool), beside other servers;
+    /// or memory: for rows in memory, which end with the server.
     #[arg(long, value_parser = StoreUrl::served, default_value = "tiered:./hedgerow-data")]
     pub store: StoreUrl,
     /// Short for --store tiered:DIR.
@@ -194,6 +196,8 @@ pub struct Ready {
     pub banner: String,
     /// A store of pairs that ends with the server.
     own: Option<OwnBackend>,
+    /// This server's place in a pool. It is given up last: what is under way needs it.
+    pool: Option<PoolStore>,
 }
 
 /// A backend that this server alone has: it is closed as the server stops.
@@ -211,6 +215,10 @@ impl Ready {
 
     /// Serves until stopped, then persists and closes the store.
     pub fn run(self) -> Result<(), String> {
+        // It would refuse everything from then on.
+        let stopper = self.event_loop.stopper();
+        let watch = self.pool.as_ref().map(|pool| pool.watch(move || stopper.stop()));
+        let watch = watch.transpose().map_err(|error| format!("a thread can not start: {error}"))?;
         let server = self.event_loop.run().map_err(|error| format!("the event loop failed: {error}"))?;
         let db = server.keyspace.db().cloned();
         drop(server);
@@ -221,6 +229,10 @@ impl Ready {
             }
             None => db.map_or(Ok(()), |db| db.close()),
         };
+        drop(watch);
+        if self.pool.is_some_and(|pool| pool.is_over()) {
+            return Err("this server is out of its pool: the pool's manager is gone, and with it what the pool had, or it gave this server up, which was silent for too long".into());
+        }
         closed.map_err(|error| format!("closing the store failed: {error}"))
     }
 }
@@ -238,7 +250,7 @@ pub fn run(args: Args) -> Result<(), String> {
             stopper.stop();
         }
     });
-    let persists = !args.read_only && !matches!(args.url(), StoreUrl::Memory);
+    let persists = !args.read_only && !matches!(args.url(), StoreUrl::Memory | StoreUrl::Pool(_));
     ready.run()?;
     println!("hedgerow: stopped{}", if persists { ", everything is persisted" } else { "" });
     Ok(())
@@ -257,6 +269,7 @@ pub fn prepare_by(args: &Args, clock: Clock) -> Result<Ready, String> {
         }
         StoreUrl::Memory => prepare_over(args, clock, Arc::new(MemoryBackend::default())),
         StoreUrl::Kvssd(url) => prepare_devices(args, clock, &url),
+        StoreUrl::Pool(url) => prepare_pool(args, clock, &url),
         StoreUrl::Null => Err("null is no store".into()),
     }
 }
@@ -280,6 +293,17 @@ fn prepare_devices(args: &Args, clock: Clock, url: &KvssdUrl) -> Result<Ready, S
     };
     let persister = persister.transpose().map_err(|error| format!("a thread can not start: {error}"))?;
     ready.own = Some(OwnBackend { backend, persister });
+    Ok(ready)
+}
+
+/// [`prepare_by`], as a node of a pool.
+fn prepare_pool(args: &Args, clock: Clock, url: &PoolUrl) -> Result<Ready, String> {
+    check_pairs(args)?;
+    let sockets = bind(args)?;
+    let pool = PoolStore::open(url)?;
+    let mut ready = ready_over(args, sockets, clock, pool.backend())?;
+    ready.own = Some(OwnBackend { backend: pool.backend(), persister: None });
+    ready.pool = Some(pool);
     Ok(ready)
 }
 
@@ -410,7 +434,7 @@ fn ready(
     let banner = opened + &banner(args, &addresses, &settings);
     let event_loop = EventLoop::new(Server::new(keyspace, settings, commands::count()), sockets)
         .map_err(|error| format!("the event loop can not start: {error}"))?;
-    Ok(Ready { event_loop, addresses, banner, own: None })
+    Ok(Ready { event_loop, addresses, banner, own: None, pool: None })
 }
 
 /// How the engine is to sync, and whether the server itself syncs before it answers writes: then the engine is not to.

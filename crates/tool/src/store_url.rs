@@ -39,6 +39,22 @@ pub struct KvssdUrl {
     pub bytes: Option<u64>,
 }
 
+/// A pool of memory that many nodes share.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PoolUrl {
+    /// Where its manager is, as host and port.
+    pub manager: String,
+    /// Where other nodes reach this process, as host and port; port 0 is one that the system chooses. Default 127.0.0.1:0.
+    pub listen: Option<String>,
+}
+
+impl fmt::Display for PoolUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "pool:{}", self.manager)?;
+        self.listen.as_ref().map_or(Ok(()), |listen| write!(f, "?listen={listen}"))
+    }
+}
+
 /// Where a store is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoreUrl {
@@ -48,6 +64,8 @@ pub enum StoreUrl {
     Memory,
     /// Pairs on key-value devices in software.
     Kvssd(KvssdUrl),
+    /// Pairs in memory of several machines, which are gone with these.
+    Pool(PoolUrl),
     /// Nothing: measures the harness.
     Null,
 }
@@ -63,6 +81,7 @@ impl fmt::Display for StoreUrl {
                 write!(f, "kvssd:{}", files.join(","))?;
                 bytes.map_or(Ok(()), |bytes| write!(f, "?size={bytes}"))
             }
+            StoreUrl::Pool(url) => url.fmt(f),
             StoreUrl::Null => f.write_str("null"),
         }
     }
@@ -154,6 +173,25 @@ fn devices(text: &str) -> Option<KvssdUrl> {
     files.iter().all(is_file).then_some(KvssdUrl { files, bytes })
 }
 
+const POOL: Scheme = Scheme {
+    form: "pool:HOST:PORT?listen=HOST:PORT",
+    meaning: "pairs in a pool's memory, of the manager that listens there; listen is where others reach this process, for a pool of several machines",
+    parse: |url| pool(url.strip_prefix("pool:")?).map(StoreUrl::Pool),
+};
+
+/// A host and a port, and what of a question mark comes behind them.
+fn pool(text: &str) -> Option<PoolUrl> {
+    let has_port = |place: &str| {
+        let (host, port) = place.rsplit_once(':')?;
+        (!host.is_empty() && port.parse::<u16>().is_ok()).then(|| place.to_owned())
+    };
+    let (manager, listen) = match text.split_once('?') {
+        Some((manager, option)) => (manager, Some(has_port(option.strip_prefix("listen=")?)?)),
+        None => (text, None),
+    };
+    Some(PoolUrl { manager: has_port(manager)?, listen })
+}
+
 const NULL: Scheme = Scheme {
     form: "null",
     meaning: "the harness alone",
@@ -176,12 +214,12 @@ fn parse_among(schemes: &[&Scheme], url: &str) -> Result<StoreUrl, String> {
 impl StoreUrl {
     /// A store to be measured.
     pub fn measured(url: &str) -> Result<StoreUrl, String> {
-        parse_among(&[&TIERED, &EMULATED, &MEMORY, &KVSSD, &NULL], url)
+        parse_among(&[&TIERED, &EMULATED, &MEMORY, &KVSSD, &POOL, &NULL], url)
     }
 
     /// A store to be served.
     pub fn served(url: &str) -> Result<StoreUrl, String> {
-        parse_among(&[&TIERED, &MEMORY, &KVSSD], url)
+        parse_among(&[&TIERED, &MEMORY, &KVSSD, &POOL], url)
     }
 }
 
@@ -217,7 +255,28 @@ mod tests {
         };
         assert_eq!(StoreUrl::served("kvssd:a"), devices(&["a"], None));
         assert_eq!(StoreUrl::measured("kvssd:/x/a,b?size=2gb"), devices(&["/x/a", "b"], Some(2 << 30)));
-        for url in ["tiered:/tmp/a:b", "emulated:/x", "null", "kvssd:a", "kvssd:a,/b?size=65536"] {
+        let pool = |manager: &str, listen: Option<&str>| {
+            Ok(StoreUrl::Pool(PoolUrl { manager: manager.into(), listen: listen.map(Into::into) }))
+        };
+        assert_eq!(StoreUrl::served("pool:localhost:7400"), pool("localhost:7400", None));
+        assert_eq!(
+            StoreUrl::measured("pool:[::1]:7400?listen=10.0.0.2:0"),
+            pool("[::1]:7400", Some("10.0.0.2:0"))
+        );
+        for wrong in
+            ["pool:", "pool:a", "pool::1", "pool:a:b", "pool:a:70000", "pool:a:1?listen=b", "pool:a:1?x=b:1"]
+        {
+            assert!(StoreUrl::served(wrong).unwrap_err().contains("pool:HOST:PORT"), "{wrong}");
+        }
+        for url in [
+            "tiered:/tmp/a:b",
+            "emulated:/x",
+            "null",
+            "kvssd:a",
+            "kvssd:a,/b?size=65536",
+            "pool:a:1",
+            "pool:a:1?listen=b:0",
+        ] {
             assert_eq!(StoreUrl::measured(url).unwrap().to_string(), url);
         }
         for wrong in ["", "tiered:", "tiered", "emulated:", "/tmp/x", "rocksdb:/x", "tieredx:y", "memory:x"] {

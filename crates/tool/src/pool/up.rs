@@ -1,14 +1,16 @@
-//! `hedgerow pool up`: a whole pool on this machine, as processes of this program.
+//! `hedgerow pool up`: a whole pool on this machine, servers for Redis clients included, as processes of this program.
 //!
-//! Owns those processes. Promises that all of them end when this one does, whatever ends it: each has a pipe of it as standard input, and ends with that. Must not know what they do.
+//! Owns those processes. Promises that all of them end when this one does, whatever ends it: each node has a pipe of it as standard input, and ends with that; a server ends with the pool. Must not know what they do.
 
 use std::io::{BufRead, BufReader};
+use std::net::{IpAddr, SocketAddr};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use hedgerow_device::Clock;
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::{PlanArgs, say};
 
@@ -22,6 +24,12 @@ pub(super) struct UpArgs {
     /// Where compute nodes join.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7400")]
     listen: String,
+    /// Where a server for Redis clients listens; may be repeated for several over the same rows.
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:6379")]
+    serve: Vec<String>,
+    /// No server: nodes alone.
+    #[arg(long, conflicts_with = "serve")]
+    no_serve: bool,
     #[command(flatten)]
     plan: PlanArgs,
 }
@@ -32,19 +40,27 @@ struct PoolProcess {
     child: Child,
 }
 
+/// All of them.
+struct UpProcesses {
+    manager: PoolProcess,
+    nodes: Vec<PoolProcess>,
+    servers: Vec<PoolProcess>,
+}
+
 pub(super) fn run(args: &UpArgs) -> Result<(), String> {
     // Before anything is started.
     args.plan.plan()?;
     let listen = super::parse_listen(&args.listen, args.plan.trust_network)?;
     let stop = super::stopper(false)?;
     say("what is in this pool is in memory alone: it is gone with this machine, and with this command");
-    let mut manager = start_manager(args)?;
-    let mut nodes = Vec::new();
-    let outcome = start_nodes(args, &mut manager, listen.ip().to_string(), &mut nodes);
-    let outcome = outcome.and_then(|()| watch(&mut manager, &mut nodes, || stop.load(Ordering::Acquire)));
-    // Memory nodes first: they would take the end of the manager for a failure.
-    end_all(nodes);
-    end_all(vec![manager]);
+    let (manager, nodes, servers) = (start_manager(args)?, Vec::new(), Vec::new());
+    let mut all = UpProcesses { manager, nodes, servers };
+    let outcome = start_rest(args, &mut all, listen.ip());
+    let outcome = outcome.and_then(|()| watch(&mut all, || stop.load(Ordering::Acquire)));
+    // Each before what it needs, the end of which it would take for a failure.
+    end_all(all.servers);
+    end_all(all.nodes);
+    end_all(vec![all.manager]);
     say("the pool has ended");
     outcome
 }
@@ -54,7 +70,7 @@ fn start(name: &str, arguments: &[&str]) -> Result<PoolProcess, String> {
     let cannot = |error| format!("{name} can not start: {error}");
     let program = std::env::current_exe().map_err(cannot)?;
     let mut command = Command::new(program);
-    command.arg("pool").args(arguments).arg("--end-with-stdin").process_group(0);
+    command.args(arguments).process_group(0);
     let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().map_err(cannot)?;
     Ok(PoolProcess { name: name.to_owned(), child })
 }
@@ -63,7 +79,8 @@ fn start_manager(args: &UpArgs) -> Result<PoolProcess, String> {
     let plan = &args.plan;
     let (nodes, copies) = (plan.memory_nodes.to_string(), plan.copies().to_string());
     let (bits, compute) = (plan.partition_bits.to_string(), plan.compute_nodes.to_string());
-    let mut arguments = vec!["manager", "--listen", &args.listen, "--memory-nodes", &nodes];
+    let mut arguments = vec!["pool", "manager", "--end-with-stdin", "--listen", &args.listen];
+    arguments.extend(["--memory-nodes", &nodes]);
     arguments.extend(["--copies", &copies, "--node-bytes", &plan.node_bytes]);
     arguments.extend(["--partition-bits", &bits, "--compute-nodes", &compute]);
     if plan.trust_network {
@@ -72,36 +89,42 @@ fn start_manager(args: &UpArgs) -> Result<PoolProcess, String> {
     start("the manager", &arguments)
 }
 
-/// Starts the memory nodes once the manager says where it is.
-fn start_nodes(
-    args: &UpArgs,
-    manager: &mut PoolProcess,
-    host: String,
-    nodes: &mut Vec<PoolProcess>,
-) -> Result<(), String> {
+/// Starts memory nodes and servers once the manager says where it is.
+fn start_rest(args: &UpArgs, all: &mut UpProcesses, host: IpAddr) -> Result<(), String> {
     let no_manager = || "the manager did not start".to_owned();
-    let mut output = BufReader::new(manager.child.stdout.take().ok_or_else(no_manager)?);
+    let mut output = BufReader::new(all.manager.child.stdout.take().ok_or_else(no_manager)?);
     let mut line = String::new();
     // It ends without a line where the manager did: that said why.
     let is_read = output.read_line(&mut line).is_ok_and(|bytes| bytes > 0);
     let address = line.trim().strip_prefix("pool:").filter(|_| is_read).ok_or_else(no_manager)?;
-    say(&format!("pool:{address} (process {})", manager.child.id()));
+    say(&format!("pool:{address} (process {})", all.manager.child.id()));
     forward(output);
-    let listen = if host.contains(':') { format!("[{host}]:0") } else { format!("{host}:0") };
-    for number in 0..args.plan.memory_nodes {
-        let mut arguments = vec!["memory-node", "--join", address, "--listen", &listen];
+    let listen = SocketAddr::new(host, 0).to_string();
+    for number in 1..=args.plan.memory_nodes {
+        let name = format!("memory node {number} of {}", args.plan.memory_nodes);
+        let mut arguments = vec!["pool", "memory-node", "--end-with-stdin", "--join", address];
+        arguments.extend(["--listen", &listen]);
         if args.plan.trust_network {
             arguments.push("--trust-network");
         }
-        let mut node =
-            start(&format!("memory node {} of {}", number + 1, args.plan.memory_nodes), &arguments)?;
-        say(&format!("{} is process {}", node.name, node.child.id()));
-        if let Some(output) = node.child.stdout.take() {
-            forward(BufReader::new(output));
-        }
-        nodes.push(node);
+        all.nodes.push(start_named(&name, &arguments)?);
+    }
+    let store = format!("pool:{address}?listen={listen}");
+    for clients in args.serve.iter().filter(|_| !args.no_serve) {
+        let name = format!("the server at {clients}");
+        all.servers.push(start_named(&name, &["serve", "--store", &store, "--listen", clients])?);
     }
     Ok(())
+}
+
+/// Starts a process, says which it is, and prints what it prints.
+fn start_named(name: &str, arguments: &[&str]) -> Result<PoolProcess, String> {
+    let mut process = start(name, arguments)?;
+    say(&format!("{name} is process {}", process.child.id()));
+    if let Some(output) = process.child.stdout.take() {
+        forward(BufReader::new(output));
+    }
+    Ok(process)
 }
 
 /// Prints what a process prints, until it ends.
@@ -111,22 +134,15 @@ fn forward(output: BufReader<ChildStdout>) {
     });
 }
 
-/// Waits until the pool is to end, or its manager has, or all of its memory nodes; says which memory nodes do.
-fn watch(
-    manager: &mut PoolProcess,
-    nodes: &mut Vec<PoolProcess>,
-    is_over: impl Fn() -> bool,
-) -> Result<(), String> {
+/// Waits until the pool is to end, or its manager has, or all of its memory nodes; says which of the others do.
+fn watch(all: &mut UpProcesses, is_over: impl Fn() -> bool) -> Result<(), String> {
     while !is_over() {
-        if let Some(status) = ended(manager) {
+        if let Some(status) = ended(&mut all.manager) {
             return Err(format!("the manager ended ({status}), and with it the pool"));
         }
-        for gone in nodes.extract_if(.., |node| ended(node).is_some()) {
-            let PoolProcess { name, mut child } = gone;
-            let how = child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
-            say(&format!("{name}, process {}, ended ({how}); status says when it is lost", child.id()));
-        }
-        if nodes.is_empty() {
+        tell_ended(&mut all.nodes, "; status says when it is lost");
+        tell_ended(&mut all.servers, "; the others go on");
+        if all.nodes.is_empty() {
             return Err("all memory nodes ended: what was in the pool is lost".into());
         }
         std::thread::sleep(LOOK);
@@ -134,13 +150,24 @@ fn watch(
     Ok(())
 }
 
+/// Takes those out that have ended, and says so.
+fn tell_ended(parts: &mut Vec<PoolProcess>, and: &str) {
+    for PoolProcess { name, mut child } in parts.extract_if(.., |part| ended(part).is_some()) {
+        let how = child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
+        say(&format!("{name}, process {}, ended ({how}){and}", child.id()));
+    }
+}
+
 fn ended(part: &mut PoolProcess) -> Option<ExitStatus> {
     part.child.try_wait().ok().flatten()
 }
 
-/// Ends processes: by the end of their standard input, and by force where that is not enough.
+/// Ends processes: by a signal, and by force where that is not enough.
 fn end_all(mut parts: Vec<PoolProcess>) {
-    parts.iter_mut().for_each(|part| drop(part.child.stdin.take()));
+    for part in &mut parts {
+        // It fails where the process has ended.
+        let _ = kill_process(Pid::from_child(&part.child), Signal::TERM);
+    }
     let clock = Clock::system();
     let until = clock.monotonic_ns() + END_NS;
     while parts.iter_mut().any(|part| ended(part).is_none()) && clock.monotonic_ns() < until {

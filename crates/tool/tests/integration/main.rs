@@ -19,6 +19,7 @@ mod little_memory;
 mod pair_edges;
 mod pairs;
 mod pool;
+mod pool_served;
 mod read_only;
 mod semantics;
 mod slow_pairs;

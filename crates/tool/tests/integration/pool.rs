@@ -23,15 +23,20 @@ fn failure(output: &Output) -> String {
 }
 
 /// `hedgerow pool up`, and what it has printed.
-struct Up {
-    child: Child,
+pub(crate) struct Up {
+    pub(crate) child: Child,
     printed: Arc<Mutex<Vec<String>>>,
 }
 
 impl Up {
-    fn start() -> Up {
+    pub(crate) fn start() -> Up {
+        Up::start_with(&["--no-serve"])
+    }
+
+    pub(crate) fn start_with(options: &[&str]) -> Up {
         let sizes = ["--node-bytes", "8mb", "--memory-nodes", "3"];
-        let mut child = pool(&["up", "--listen", "127.0.0.1:0"]).args(sizes).spawn().unwrap();
+        let mut command = pool(&["up", "--listen", "127.0.0.1:0"]);
+        let mut child = command.args(sizes).args(options).spawn().unwrap();
         let printed = Arc::new(Mutex::new(Vec::new()));
         let (out, lines) = (BufReader::new(child.stdout.take().unwrap()), Arc::clone(&printed));
         std::thread::spawn(move || {
@@ -46,18 +51,18 @@ impl Up {
         self.printed.lock().unwrap().iter().any(|line| line.contains(text))
     }
 
-    fn lines(&self) -> Vec<String> {
+    pub(crate) fn lines(&self) -> Vec<String> {
         self.printed.lock().unwrap().clone()
     }
 
-    fn address(&self) -> String {
+    pub(crate) fn address(&self) -> String {
         let lines = self.lines();
         let line = lines.iter().find(|line| line.starts_with("pool:")).unwrap();
         line.split_whitespace().next().unwrap().to_string()
     }
 
-    /// The manager's process, and then those of the memory nodes.
-    fn processes(&self) -> Vec<i32> {
+    /// The manager's process, and then those of the memory nodes and of the servers.
+    pub(crate) fn processes(&self) -> Vec<i32> {
         let of_manager = |line: &String| line.split_once("(process ")?.1.strip_suffix(')')?.parse().ok();
         let of_node = |line: &String| line.split_once(" is process ")?.1.parse().ok();
         let lines = self.lines();
@@ -78,12 +83,12 @@ fn status(address: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-fn signal(process: i32, signal: Signal) {
+pub(crate) fn signal(process: i32, signal: Signal) {
     kill_process(Pid::from_raw(process).unwrap(), signal).unwrap();
 }
 
 /// Whether the process is there, and no zombie.
-fn is_there(process: i32) -> bool {
+pub(crate) fn is_there(process: i32) -> bool {
     let stat = std::fs::read_to_string(Path::new(&format!("/proc/{process}/stat"))).unwrap_or_default();
     stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
 }
