@@ -1,7 +1,7 @@
 //! A compute node: its client over TCP, on a thread of its own, for callers on any other.
 //!
 //! Owns the thread. Promises that every call is answered once: by the client, which answers in time; or, where the node ends first, by what is known of it then. A client whose session ended is followed by another
-//! one on the same fabric, with a boot number of its own: connections that are open stay so, and what the one before had posted is told nobody. Must not know what calls are for, nor who says where other nodes are:
+//! one, after a rest, on the same fabric, with a boot number of its own: connections that are open stay so, and what the one before had posted is told nobody. Must not know what calls are for, nor who says where other nodes are:
 //! that is told by [`with_fabric`](ComputeNode::with_fabric).
 
 use std::collections::BTreeMap;
@@ -11,11 +11,11 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use hedgerow_device::spawn;
+use hedgerow_device::{Clock, spawn};
 
 use crate::client::{Client, ClientCall, ClientOptions, Outcome, Request};
-use crate::fabric::NodeId;
 use crate::fabric::tcp::{FabricWaker, TcpFabric};
+use crate::fabric::{Nanos, NodeId};
 use crate::node::NodeDriver;
 use crate::region::PoolLayout;
 use crate::sync::{AtomicBool, AtomicU64, Condvar, Mutex, Ordering};
@@ -144,12 +144,16 @@ impl ComputeNode {
         mut boots: impl FnMut() -> u64 + Send + 'static,
     ) -> io::Result<ComputeNode> {
         let (shared, waker) = (Arc::new(NodeShared::default()), fabric.waker());
+        // Before there is a thread: if it fails nobody waits.
+        let client = Client::new(options.node, boots(), options.layout, options.client);
         let of_thread = Arc::clone(&shared);
         let thread = spawn("pool-compute", move || {
-            let client = Client::new(options.node, boots(), options.layout, options.client);
             let driver = NodeDriver::new(client, fabric);
             let (pending, next_call) = (BTreeMap::new(), 0);
-            let mut node = NodeThread { driver, options, boots, shared: of_thread, pending, next_call };
+            let rest = RestBetweenSessions::new(Clock::system());
+            let held = Vec::new();
+            let mut node =
+                NodeThread { driver, options, boots, shared: of_thread, held, pending, next_call, rest };
             while node.turn() {}
         })?;
         Ok(ComputeNode { shared, waker, thread: Some(thread), layout: options.layout })
@@ -233,8 +237,47 @@ struct NodeThread<B> {
     options: ComputeNodeOptions,
     boots: B,
     shared: Arc<NodeShared>,
+    /// Calls that wait for the next session.
+    held: Vec<QueuedCall>,
     pending: BTreeMap<u64, PendingCall>,
     next_call: u64,
+    rest: RestBetweenSessions,
+}
+
+/// How long a node rests between two sessions: 50 ms at first, and twice as long each time that a session did not outlast the longest rest, 10 s. Each new session has all others wait for a change of the
+/// configuration, and takes one of 65,535 numbers; without rest a node that cannot reach one memory node would have them stand still all the time.
+struct RestBetweenSessions {
+    clock: Clock,
+    rest_ns: Nanos,
+    session_began: Nanos,
+    ends_at: Option<Nanos>,
+}
+
+const REST_MIN_NS: Nanos = 50_000_000;
+const REST_MAX_NS: Nanos = 10_000_000_000;
+
+impl RestBetweenSessions {
+    fn new(clock: Clock) -> RestBetweenSessions {
+        let session_began = clock.monotonic_ns();
+        RestBetweenSessions { clock, rest_ns: REST_MIN_NS, session_began, ends_at: None }
+    }
+
+    /// Whether the next session may begin; asked again and again from the end of one on.
+    fn is_over(&mut self) -> bool {
+        let now = self.clock.monotonic_ns();
+        let Some(ends_at) = self.ends_at else {
+            let was_long = now - self.session_began > REST_MAX_NS;
+            self.rest_ns = if was_long { REST_MIN_NS } else { self.rest_ns };
+            self.ends_at = Some(now + self.rest_ns);
+            return false;
+        };
+        if now < ends_at {
+            return false;
+        }
+        (self.ends_at, self.session_began) = (None, now);
+        self.rest_ns = (self.rest_ns * 2).min(REST_MAX_NS);
+        true
+    }
 }
 
 impl<B: FnMut() -> u64> NodeThread<B> {
@@ -247,8 +290,10 @@ impl<B: FnMut() -> u64> NodeThread<B> {
         for change in changes {
             change(self.driver.fabric_mut());
         }
-        for call in calls {
-            self.begin(call);
+        self.held.extend(calls);
+        if !self.holds_calls(life) {
+            let held = std::mem::take(&mut self.held);
+            held.into_iter().for_each(|call| self.begin(call));
         }
         let is_over = life == NodeLife::Finishing && self.pending.is_empty();
         if is_over || life == NodeLife::Ended {
@@ -256,13 +301,19 @@ impl<B: FnMut() -> u64> NodeThread<B> {
         }
         self.driver.step(STEP);
         self.hand_out();
-        if self.driver.machine().is_fenced() {
+        if life == NodeLife::Running && self.driver.machine().is_fenced() && self.rest.is_over() {
             let ComputeNodeOptions { node, layout, client } = self.options;
             self.driver.restart(Client::new(node, (self.boots)(), layout, client));
             self.shared.sessions_ended.fetch_add(1, Ordering::AcqRel);
         }
         self.shared.is_ready.store(self.driver.machine().is_ready(), Ordering::Release);
         true
+    }
+
+    /// Whether calls wait for the next session: where it comes so soon that they are in time. A client whose session ended would refuse them.
+    fn holds_calls(&self, life: NodeLife) -> bool {
+        let is_soon = self.rest.rest_ns <= self.options.client.timeout_ns / 2;
+        life == NodeLife::Running && is_soon && self.driver.machine().is_fenced()
     }
 
     fn begin(&mut self, call: QueuedCall) {
@@ -285,14 +336,15 @@ impl<B: FnMut() -> u64> NodeThread<B> {
 /// However the thread ends: what nobody else will answer is answered.
 impl<B> Drop for NodeThread<B> {
     fn drop(&mut self) {
-        let calls = {
+        let (calls, changes) = {
             let mut queue = self.shared.queue.lock();
             queue.life = NodeLife::Ended;
-            queue.changes.clear();
-            std::mem::take(&mut queue.calls)
+            (std::mem::take(&mut queue.calls), std::mem::take(&mut queue.changes))
         };
+        // With the queue let go: one of them may have the last handle of the node.
+        drop(changes);
         self.shared.is_ready.store(false, Ordering::Release);
-        for call in calls {
+        for call in calls.into_iter().chain(std::mem::take(&mut self.held)) {
             call.to.put(call.tag, Err(NodeEnded));
         }
         for call in std::mem::take(&mut self.pending).into_values() {
@@ -300,5 +352,30 @@ impl<B> Drop for NodeThread<B> {
             let end = if call.changes { Ok(Outcome::Indeterminate) } else { Err(NodeEnded) };
             call.to.put(call.tag, end);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_whose_sessions_are_short_rests_longer_and_longer() {
+        let clock = Clock::manual(1_000);
+        let mut rest = RestBetweenSessions::new(clock.clone());
+        let mut rests_ms = |session_ms: u64| {
+            clock.advance_ms(session_ms);
+            (0..)
+                .find(|_| {
+                    rest.is_over() || {
+                        clock.advance_ms(1);
+                        false
+                    }
+                })
+                .unwrap()
+        };
+        assert_eq!([0; 9].map(&mut rests_ms), [50, 100, 200, 400, 800, 1600, 3200, 6400, 10_000]);
+        assert_eq!(rests_ms(9_000), 10_000);
+        assert_eq!(rests_ms(10_001), 50);
     }
 }

@@ -198,6 +198,10 @@ impl Manager {
                 }
             }
             In::Call(ManagerCall::Suspect(node)) => {
+                // Nor does it get a session that nobody would watch. If it lives it asks again.
+                if let Some(boot) = self.joining.remove(&node) {
+                    self.boots.insert(node, boot.saturating_sub(1));
+                }
                 let sessions: Vec<u16> = self.sessions_of(node);
                 if !sessions.is_empty() {
                     self.change(now, &sessions, None, out);
@@ -386,8 +390,9 @@ impl Manager {
         self.boots.insert(node, boot);
         if self.transition.is_none() && sessions.is_empty() {
             self.joining.remove(&node);
-            let session = self.admit(node, boot);
-            self.send_view(session, out);
+            if let Some(session) = self.admit(node, boot) {
+                self.send_view(session, out);
+            }
             return;
         }
         self.joining.insert(node, boot);
@@ -400,12 +405,12 @@ impl Manager {
         }
     }
 
-    fn admit(&mut self, node: NodeId, boot: u64) -> u16 {
+    /// The number of a new session; none once all are used up, and the node waits in vain. None is given twice: two sessions would have the same blocks and generations.
+    fn admit(&mut self, node: NodeId, boot: u64) -> Option<u16> {
         let session = self.next_session;
-        // Session numbers are never used twice. 65,535 lives of compute nodes are the limit of a pool.
-        self.next_session = session.saturating_add(1);
+        self.next_session = session.checked_add(1)?;
         self.members.insert(session, Member { node, boot });
-        session
+        Some(session)
     }
 
     fn send_view(&self, session: u16, out: &mut ManagerOuts) {

@@ -18,7 +18,7 @@ use crate::region::SlotId;
 const EMPTY_STEPS_MAX: u32 = 16;
 /// Pairs that a count comes by in one call, and those that a clear deletes at a time.
 const COUNTED_STEP: usize = 128;
-const CLEARED_STEP: usize = 16;
+const CLEARED_STEP: usize = 32;
 
 /// Bytes of a cursor: group (4), partition (2), slot (4), little-endian.
 const CURSOR_BYTES: usize = 10;

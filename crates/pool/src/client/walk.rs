@@ -15,9 +15,9 @@ use crate::object::ObjectKind;
 use crate::region::{MemoryNode, RemoteAddress, SlotId};
 use crate::rpc::{IndexRpc, SlotAndWord, WORDS_MAX};
 
-/// Objects that one step reads, at most, and at least if there are so many: 2 MB, and 256 KiB.
+/// Objects that one step reads, and their bytes, at most, but one at least; half as much each time that they came too late.
 const OBJECTS_MAX: usize = 128;
-const OBJECTS_MIN: usize = 16;
+const OBJECT_BYTES_READ_MAX: usize = 256 << 10;
 /// So often an object may not verify before it is passed over.
 const UNVERIFIED_MAX: u32 = 16;
 
@@ -61,7 +61,7 @@ impl Client {
         results: &[PostResult],
         now: Nanos,
     ) -> Next {
-        let Request::Walk(from, pairs) = operation.call.request else { return Next::Again };
+        let Request::Walk(from, _) = operation.call.request else { return Next::Again };
         let buckets = walk_buckets(from.slot, self.layout.groups);
         let mut end = buckets.end * BUCKET_SLOTS as u32;
         let mut words: Vec<SlotAndWord> = if self.owner_of(operation).is_some() {
@@ -83,7 +83,7 @@ impl Client {
             slots
         };
         words.retain(|(slot, word)| (from.slot..end).contains(slot) && word.as_live().is_some());
-        let most = pairs.clamp(OBJECTS_MIN, OBJECTS_MAX);
+        let most = objects_in_step(&words, operation.attempts);
         if let Some((first_left, _)) = words.get(most) {
             end = *first_left;
             words.truncate(most);
@@ -122,7 +122,7 @@ impl Client {
     ) -> Next {
         let Request::Walk(from, most) = operation.call.request else { return Next::Again };
         if !self.is_fresh(operation, now) {
-            return Next::Again;
+            return self.again_soon(operation, now);
         }
         let mut pairs: Vec<WalkedPair> = Vec::new();
         for &(slot, batch, op) in &step.reads {
@@ -145,4 +145,17 @@ impl Client {
         }
         Next::Finish(Outcome::Walked(pairs, step.next))
     }
+}
+
+/// How many objects, of those that the words lead to, one step reads after so many attempts.
+fn objects_in_step(words: &[SlotAndWord], attempts: u32) -> usize {
+    let halved = |most: usize| (most >> attempts.min(16)).max(1);
+    let (objects, mut left) = (halved(OBJECTS_MAX), halved(OBJECT_BYTES_READ_MAX));
+    let has_room = |(_, word): &&SlotAndWord| {
+        let bytes = word.as_live().map_or(0, |live| live.object_bytes());
+        let is_within = bytes <= left;
+        left = left.saturating_sub(bytes);
+        is_within
+    };
+    words.iter().take(objects).take_while(has_room).count().max(1)
 }
