@@ -239,19 +239,32 @@ impl Engine {
         (has_grown || self.is_index_tight() && was_freed) && self.has_room_to_seal()
     }
 
-    /// Extents that the next seal is to find, the more of them the nearer it is: none until the young index is halfway there, and no more than an eighth of all.
+    /// Extents that the next seal is to find, the more of them the nearer it is: none until the young index is halfway there. None while a seal is under way: what it took is gone from the room that there is.
     pub(super) fn leaf_extents_owed(&self) -> u32 {
-        if !self.may_be_sealed() {
+        if !self.may_be_sealed() || self.is_sealing() {
             return 0;
         }
-        let (young, from) = (self.young_index_bytes(), self.seals_from());
-        // Of what the last seal left the next one leaves as much: keys that stay young.
-        let left = self.gc.young_after_seal().min(young);
-        let due = ((2 * young) as f64 / from.max(1) as f64 - 1.0).clamp(0.0, 1.0);
-        let share = due * (young - left) as f64 / young.max(1) as f64;
-        let bytes: u64 = self.tables_to_seal().iter().map(|table| self.bytes_to_seal(table)).sum();
-        let extents = (bytes as f64 * share / self.log.leaf_bytes_max() as f64).ceil();
-        (extents as u32).min(self.log.space().room().1 / 8)
+        // To look through all tables, which may be thousands, is for when it may have become another number.
+        let (arena, step) = (self.arena.bytes(), (self.options.index_bytes_max / 256).max(1));
+        let at = (arena / step, self.gc.keys_sealed().0);
+        self.gc.leaves_owed(at, || {
+            let (young, from) = (self.young_index_bytes(), self.seals_from());
+            let due = ((2 * young) as f64 / from.max(1) as f64 - 1.0).clamp(0.0, 1.0);
+            if due == 0.0 {
+                0
+            } else {
+                (self.extents_to_seal(&self.tables_to_seal(), young) as f64 * due).ceil() as u32
+            }
+        })
+    }
+
+    /// Extents that a seal of these tables takes, about, where all young keys take `young` bytes: those that the last one left stay young. No more than an eighth of all: what finds room is sealed, if not all does.
+    fn extents_to_seal(&self, tables: &[Arc<TableShared>], young: u64) -> u32 {
+        let bytes: u64 = tables.iter().map(|table| self.bytes_to_seal(table)).sum();
+        let leaving = young - self.gc.left_by_seal(young).young_bytes;
+        let bytes = u128::from(bytes) * u128::from(leaving) / u128::from(young.max(1));
+        let extents = (bytes as u64).div_ceil(self.log.leaf_bytes_max()) + 1;
+        u64::from(self.log.space().room().1 / 8).min(extents).max(2) as u32
     }
 
     /// Whether the trees take so much, with what nobody sees any more, that it is worth a look how much of it is young: most of the time this is all that is asked.
@@ -282,15 +295,14 @@ impl Engine {
         if tables.is_empty() {
             return false;
         }
-        let bytes: u64 = tables.iter().map(|table| self.bytes_to_seal(table)).sum();
-        let extents = bytes.div_ceil(self.log.leaf_bytes_max()) + 1;
+        let extents = self.extents_to_seal(&tables, self.young_index_bytes());
         let room = self.room();
         // What finds room is sealed, if not all does.
         let (kept, extents) = match self.is_index_tight() {
             true => (0, extents.min(2)),
             false => (self.left_to_writers(room), extents),
         };
-        u64::from(room.available.saturating_sub(kept)) >= extents
+        room.available.saturating_sub(kept) >= extents
     }
 
     /// Extents that leaves which nobody waits for are not written to: with fewer of them there is little room.

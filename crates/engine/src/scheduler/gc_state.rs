@@ -86,6 +86,8 @@ pub(crate) struct GcState {
     pub(crate) merging_groups: Mutex<()>,
     /// What the young index took after the last seal, and how many segments had been freed by then.
     left_by_seal: Mutex<LeftBySeal>,
+    /// Extents that the next seal is to find, and when that was counted: how much of the index was taken, and how many keys had been sealed.
+    leaves_owed: Mutex<((u64, u64), u32)>,
     /// By what was to be merged: the table whose groups found no room when they were merged last, how many extents they want at least, and how many segments had been emptied, and extents could be had, by then.
     groups_lacked: Mutex<[Option<GroupsLacked>; 2]>,
     /// What had been sealed and merged when was looked last whether tables that share extents are spread thin.
@@ -477,9 +479,13 @@ impl GcState {
         (sealed, merged)
     }
 
-    /// Bytes that the young index had after the last seal.
-    pub(crate) fn young_after_seal(&self) -> u64 {
-        self.left_by_seal.lock().young_bytes
+    /// Extents that the next seal is to find; counted again where it may have become another number, which `at` tells.
+    pub(crate) fn leaves_owed(&self, at: (u64, u64), count: impl FnOnce() -> u32) -> u32 {
+        let mut owed = self.leaves_owed.lock();
+        if owed.0 != at {
+            *owed = (at, count());
+        }
+        owed.1
     }
 
     /// What was told of the last seal, where the young index takes so many bytes now. What it left is not there any more as soon as all of it is less.

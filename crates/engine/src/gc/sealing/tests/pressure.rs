@@ -83,27 +83,27 @@ fn room_that_the_next_seal_takes_is_missed_before_it_takes_it() {
     assert_eq!(engine.leaf_extents_owed(), 0, "it is far");
     let keys = fill(halfway, engine.seals_from());
     assert!(engine.wants_seal());
-    let owed = engine.leaf_extents_owed();
+    let wanted = || engine.landing_extents() + engine.leaf_extents_owed();
 
     let filler = db.create_table("filler", Schema::new().field("text", Type::String)).unwrap();
     let text = "x".repeat(60_000);
     for key in 0..1_000u64 {
-        if engine.room().available <= engine.landing_extents() + owed {
+        if engine.room().available <= wanted() {
             break;
         }
         filler.put(&key, &row! { text: text.as_str() }).unwrap();
     }
     assert_eq!(engine.missing_landing(), 0);
     filler.put(&1_000u64, &row! { text: text.as_str() }).unwrap();
-    while engine.room().available == engine.landing_extents() + owed {
+    while engine.room().available == wanted() {
         filler.put(&1_000u64, &row! { text: text.as_str() }).unwrap();
     }
     assert!(engine.room().available >= engine.landing_extents() && engine.wants_move());
 
-    let before = engine.room().available;
+    let (before, owed) = (engine.room().available, engine.leaf_extents_owed());
     assert!(engine.seal_now(99) >= keys, "and those of the other table");
     let taken = before - engine.room().available;
-    assert!((taken..=taken + 1).contains(&owed), "{owed} owed, {taken} taken");
+    assert!((taken..=taken + 2).contains(&owed), "{owed} owed, {taken} taken");
     assert_eq!(engine.leaf_extents_owed(), 0);
 }
 
