@@ -158,6 +158,8 @@ impl PoolManager {
         }
     }
 
+    /// `now` is when it began, which may be long ago where this process stood still meanwhile. Whoever is called late or lost by that time is so by any later one; leases are granted by the time of
+    /// [`answer`](PoolManager::answer) alone.
     fn look(&mut self, now: Nanos) {
         self.accept(now);
         for at in 0..self.callers.len() {
@@ -206,7 +208,7 @@ impl PoolManager {
                 Ok(None) => return,
                 // It is no frame, so whoever said it may not understand why.
                 Err(_) => return caller.stream.end(),
-                Ok(Some(frame)) => self.answer(now, at, frame),
+                Ok(Some(frame)) => self.answer(at, frame),
             };
             let caller = &mut self.callers[at];
             match answer {
@@ -217,12 +219,9 @@ impl PoolManager {
         }
     }
 
-    fn answer(
-        &mut self,
-        now: Nanos,
-        at: usize,
-        frame: ControlFrame,
-    ) -> Result<Option<ControlFrame>, JoinRefusal> {
+    fn answer(&mut self, at: usize, frame: ControlFrame) -> Result<Option<ControlFrame>, JoinRefusal> {
+        // After the frame was taken, and so after it was sent: a lease that was granted by an earlier time could end here before it ends for its holder.
+        let now = self.clock.monotonic_ns();
         let node = self.callers[at].node;
         let seat = node.and_then(|node| self.seats.get_mut(&node));
         match (node, seat, frame) {
@@ -294,7 +293,7 @@ impl PoolManager {
         }
     }
 
-    /// Takes out whoever was silent for too long.
+    /// Takes out whoever was silent for too long. A `now` of long ago calls nobody lost too early.
     fn end_leases(&mut self, now: Nanos) {
         let mut over = Vec::new();
         for (&node, seat) in self.seats.iter_mut().filter(|(_, seat)| seat.state != PoolNodeState::Lost) {
@@ -311,9 +310,9 @@ impl PoolManager {
                 }
                 Some(memory) => self.lose(node, memory),
             }
-            // Its connection is of no use any more.
+            // Its connection is of no use any more, and its number may be a newcomer's from here on.
             let is_its = |caller: &&mut Caller| caller.node == Some(node);
-            self.callers.iter_mut().filter(is_its).for_each(|caller| caller.stream.end());
+            self.callers.iter_mut().filter(is_its).for_each(|caller| caller.put_out(now));
         }
     }
 
@@ -378,6 +377,12 @@ impl Caller {
         self.stream.say(&ControlFrame::Refused(refusal));
         self.is_refused = true;
         self.ends_at = now.saturating_add(LINGER_NS);
+    }
+
+    /// Ends its connection, unheard, and takes its number away: nothing that becomes of it concerns a node.
+    fn put_out(&mut self, now: Nanos) {
+        self.stream.end();
+        (self.node, self.is_refused, self.ends_at) = (None, true, now);
     }
 
     fn is_gone(&self, now: Nanos) -> bool {
