@@ -30,5 +30,5 @@ pub use control::{
 };
 pub use join::{JoinError, Membership, ask_status};
 pub use nodes::{JoinedCompute, MemoryNodeHost, join_compute};
-pub use plan::{PoolPlan, WatchOptions};
-pub use server::{COMPUTE_NODES_MAX, PoolManager};
+pub use plan::{COMPUTE_NODES_MAX, PoolPlan, WatchOptions};
+pub use server::PoolManager;

@@ -20,7 +20,7 @@
 //! |---|---|---|
 //! | 1 | `Join` | version u16 (1), role u8 (1 memory, 2 compute), 0 u8, 0 u32, life u64 (not 0 of memory) |
 //! | 2 | `Joined` | node u16, 0 u16, depth u32, first boot u64, layout of 24 bytes: memory nodes u16, copies u16, partition bits u32, groups u32, block bytes u32, blocks u32, 0 u32; times in ns, u64 each: heartbeat, lease, retry, quarantine, timeout, poll, housekeeping, retry of requests, lease of proxies; cached keys u64 |
-//! | 3 | `Refused` | reason u32, 0 u32, detail u64 |
+//! | 3 | `Refused` | reason u32 (1 version, 2 too many nodes, 3 all memory nodes there, 4 not yet, 5 lost, 6 malformed, 7 no number left), 0 u32, detail u64 |
 //! | 4 | `Ready` | address |
 //! | 5 | `Heartbeat` | number u64 |
 //! | 6 | `Answered` | number u64 |
@@ -71,16 +71,18 @@ pub enum PoolRole {
 pub enum JoinRefusal {
     /// The manager speaks this version only.
     Version(u16),
-    /// The pool has as many compute nodes as it may have, or has had.
+    /// The pool has as many compute nodes as it may have at a time.
     TooManyNodes(u64),
-    /// The pool has all of its memory nodes, this many: none joins later.
+    /// The pool has all of its memory nodes, this many: none joins beside them, and once it has begun none after them.
     HasAllMemory(u64),
     /// The pool has not begun: this many memory nodes are missing.
     NotYet(u64),
-    /// More of its memory nodes are gone than it has copies: what was in it is lost.
+    /// All memory nodes that had copies of something are gone: what was in it is lost.
     IsLost,
     /// What it was sent is no frame, or not one that may be sent now.
     Malformed,
+    /// The pool has had as many compute nodes as it can have in all its life: each has a number that no other gets.
+    NoNumberLeft(u64),
 }
 
 impl JoinRefusal {
@@ -92,6 +94,7 @@ impl JoinRefusal {
             JoinRefusal::NotYet(missing) => (4, missing),
             JoinRefusal::IsLost => (5, 0),
             JoinRefusal::Malformed => (6, 0),
+            JoinRefusal::NoNumberLeft(most) => (7, most),
         }
     }
 
@@ -103,6 +106,7 @@ impl JoinRefusal {
             4 => JoinRefusal::NotYet(detail),
             5 => JoinRefusal::IsLost,
             6 => JoinRefusal::Malformed,
+            7 => JoinRefusal::NoNumberLeft(detail),
             _ => return Err(PoolError::Unknown("refusal", reason.into())),
         })
     }
@@ -121,15 +125,24 @@ impl fmt::Display for JoinRefusal {
                 write!(f, "the pool has as many compute nodes as it may have: {most}")
             }
             JoinRefusal::HasAllMemory(nodes) => {
-                write!(f, "the pool has all of its {nodes} memory nodes; none can join later")
+                write!(
+                    f,
+                    "the pool has all of its {nodes} memory nodes, and once it has begun none joins later"
+                )
             }
             JoinRefusal::NotYet(missing) => {
                 write!(f, "the pool has not begun: it waits for {missing} more memory nodes")
             }
             JoinRefusal::IsLost => {
-                f.write_str("the pool is lost: more of its memory nodes are gone than it has copies")
+                f.write_str("the pool is lost: all memory nodes that had copies of something are gone")
             }
             JoinRefusal::Malformed => f.write_str("the pool's manager did not understand what it was sent"),
+            JoinRefusal::NoNumberLeft(most) => {
+                write!(
+                    f,
+                    "the pool has had {most} compute nodes, which is as many as one can have in all its life"
+                )
+            }
         }
     }
 }
@@ -588,6 +601,7 @@ mod tests {
             ControlFrame::Refused(JoinRefusal::NotYet(2)),
             ControlFrame::Refused(JoinRefusal::IsLost),
             ControlFrame::Refused(JoinRefusal::Malformed),
+            ControlFrame::Refused(JoinRefusal::NoNumberLeft(9)),
             ControlFrame::Ready(four),
             ControlFrame::Heartbeat(u64::MAX),
             ControlFrame::Answered(3),

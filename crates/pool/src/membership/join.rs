@@ -66,8 +66,8 @@ impl fmt::Display for JoinError {
 impl std::error::Error for JoinError {}
 
 impl JoinError {
-    /// Whether it may go better a little later.
-    fn is_passing(&self) -> bool {
+    /// Whether it may go better a little later: nobody is there yet, or the pool has not begun.
+    pub fn is_passing(&self) -> bool {
         match self {
             JoinError::Unreachable(..) | JoinError::Silent(_) => true,
             JoinError::Refused(refusal) => matches!(refusal, JoinRefusal::NotYet(_)),

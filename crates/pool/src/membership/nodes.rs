@@ -4,7 +4,7 @@
 //! not know what a compute node works at.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
@@ -12,21 +12,28 @@ use hedgerow_device::Random;
 
 use super::control::{BookEntry, PoolRole};
 use super::join::{JoinError, Joined, Membership, join};
+use super::plan::fabric_options;
 use crate::agent::Agent;
 use crate::client::ClientOptions;
 use crate::fabric::NodeId;
-use crate::fabric::tcp::{TcpFabric, TcpOptions};
+use crate::fabric::tcp::TcpFabric;
 use crate::node::NodeDriver;
 use crate::region::PoolLayout;
 
-/// Has a node that has joined listen, and says where it does: at a port that the system chooses, where `listen` has port 0.
-fn bind(joined: &Joined, life: u64, listen: SocketAddr) -> Result<(TcpFabric, SocketAddr), JoinError> {
+/// Whether a node could listen there, before it asks for a number: one that is started again and again where it cannot would use up all that a pool has.
+fn check_listen(listen: SocketAddr) -> Result<(), JoinError> {
     let cannot = |error: io::Error| JoinError::Listen(listen, error);
     if listen.ip().is_unspecified() {
         let why = "others must be told one address at which it can be reached";
         return Err(cannot(io::Error::new(io::ErrorKind::InvalidInput, why)));
     }
-    let fabric = TcpFabric::bind(joined.welcome.node, life, listen, TcpOptions::default()).map_err(cannot)?;
+    TcpListener::bind(listen).map(drop).map_err(cannot)
+}
+
+/// Has a node that has joined listen, and says where it does: at a port that the system chooses, where `listen` has port 0.
+fn bind(joined: &Joined, life: u64, listen: SocketAddr) -> Result<(TcpFabric, SocketAddr), JoinError> {
+    let cannot = |error: io::Error| JoinError::Listen(listen, error);
+    let fabric = TcpFabric::bind(joined.welcome.node, life, listen, fabric_options()).map_err(cannot)?;
     let address = fabric.address().map_err(cannot)?;
     Ok((fabric, address))
 }
@@ -61,6 +68,7 @@ pub fn join_compute(
     patience: Duration,
     mut changed: impl FnMut(NodeId, SocketAddr, u64) + Send + 'static,
 ) -> Result<JoinedCompute, JoinError> {
+    check_listen(listen)?;
     let mut joined = join(manager, (PoolRole::Compute, 0), patience)?;
     let welcome = joined.welcome;
     let (mut fabric, address) = bind(&joined, 0, listen)?;
@@ -94,6 +102,7 @@ impl MemoryNodeHost {
         listen: SocketAddr,
         patience: Duration,
     ) -> Result<MemoryNodeHost, JoinError> {
+        check_listen(listen)?;
         // No other process ever has the same, but for a chance of one in two to the power of 63.
         let life = Random::from_entropy().next_u64() | 1;
         let mut joined = join(manager, (PoolRole::Memory, life), patience)?;

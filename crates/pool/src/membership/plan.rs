@@ -6,6 +6,7 @@ use crate::bucket::groups_for;
 use crate::client::ClientOptions;
 use crate::error::{PoolError, Result};
 use crate::fabric::Nanos;
+use crate::fabric::tcp::TcpOptions;
 use crate::manager::ManagerOptions;
 use crate::region::PoolLayout;
 
@@ -15,6 +16,20 @@ const PAIR_BYTES: u64 = 256;
 const BLOCKS_AIM: u64 = 128;
 const BLOCK_BYTES_LEAST: u64 = 64 << 10;
 const BLOCK_BYTES_MOST: u64 = 16 << 20;
+
+/// Compute nodes at a time, at most: others have as many connections, and a book is within its limit.
+pub const COMPUTE_NODES_MAX: usize = 1000;
+/// Connections of the manager and of memory nodes, and some of who is gone and was not missed yet.
+const OTHER_CONNECTIONS: usize = 64;
+
+/// How a node's fabric is set up: all that a pool may have can dial it.
+pub(super) fn fabric_options() -> TcpOptions {
+    let options = TcpOptions::default();
+    TcpOptions {
+        connections_max: options.connections_max.max(COMPUTE_NODES_MAX + OTHER_CONNECTIONS),
+        ..options
+    }
+}
 
 /// How nodes are watched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -18,9 +18,9 @@ use super::control::{
     PoolRole, PoolState, PoolStatus, Welcome,
 };
 use super::lease::GrantedLease;
-use super::plan::PoolPlan;
+use super::plan::{COMPUTE_NODES_MAX, PoolPlan, fabric_options};
 use super::stream::ControlStream;
-use crate::fabric::tcp::{TcpFabric, TcpOptions};
+use crate::fabric::tcp::TcpFabric;
 use crate::fabric::{Nanos, NodeId};
 use crate::manager::{Manager, ManagerCall};
 use crate::node::NodeDriver;
@@ -37,8 +37,6 @@ const LINGER_NS: Nanos = 200_000_000;
 const FRAMES_A_LOOK: usize = 16;
 /// Compute nodes that are gone and still told of by status.
 const GONE_KEPT: usize = 32;
-/// Compute nodes at a time, at most: others have as many connections, and a book is within its limit.
-pub const COMPUTE_NODES_MAX: usize = 1000;
 
 /// Who dialed the control address.
 #[derive(Debug)]
@@ -88,7 +86,7 @@ impl PoolManager {
         }
         let listener = TcpListener::bind(control)?;
         listener.set_nonblocking(true)?;
-        let fabric = TcpFabric::bind(NodeId::MANAGER, 0, fabric, TcpOptions::default())?;
+        let fabric = TcpFabric::bind(NodeId::MANAGER, 0, fabric, fabric_options())?;
         let own = BookEntry { node: NodeId::MANAGER, address: fabric.address()?, life: 0 };
         let plan = PoolPlan { compute_nodes_max: plan.compute_nodes_max.clamp(1, COMPUTE_NODES_MAX), ..plan };
         Ok(PoolManager {
@@ -284,7 +282,7 @@ impl PoolManager {
                     return Err(JoinRefusal::TooManyNodes(self.plan.compute_nodes_max as u64));
                 }
                 if self.next_compute >= COMPUTE_NODES_EVER {
-                    return Err(JoinRefusal::TooManyNodes(COMPUTE_NODES_EVER.into()));
+                    return Err(JoinRefusal::NoNumberLeft(COMPUTE_NODES_EVER.into()));
                 }
                 // A number is given once: who had it before may still be there, and would end the sessions of who has it now.
                 self.next_compute += 1;

@@ -266,6 +266,41 @@ fn a_pool_without_copies_is_lost_with_a_memory_node() {
 }
 
 #[test]
+fn who_cannot_listen_takes_no_number() {
+    let (_manager, address) = host_manager(plan());
+    let _memory: Vec<_> = (0..3).map(|_| host_memory(address)).collect();
+    let before = Compute::join(address).node;
+    let other = std::net::TcpListener::bind(LOOPBACK).unwrap();
+    let taken = other.local_addr().unwrap();
+    for _ in 0..5 {
+        let error = join_compute(address, taken, PATIENCE, |_, _, _| {}).unwrap_err();
+        assert!(matches!(error, JoinError::Listen(at, _) if at == taken), "{error}");
+    }
+    assert_eq!(Compute::join(address).node.0, before.0 + 1);
+}
+
+#[test]
+fn a_memory_node_that_was_silent_before_the_pool_began_does_not_take_its_heir_along() {
+    let watch = WatchOptions { heartbeat_ns: 100_000_000, lease_ns: 1_500_000_000, margin_ns: 50_000_000 };
+    let (_manager, address) = host_manager(PoolPlan { watch, ..plan() });
+    let mut silent = TcpStream::connect(address).unwrap();
+    let mut bytes = Vec::new();
+    ControlFrame::Join(PoolRole::Memory, 5).append_to(&mut bytes);
+    silent.write_all(&bytes).unwrap();
+    until("its place", || state_of(address, NodeId(0x4000)).is_some());
+    // It says nothing until its lease is over; the place is another's then, and stays so.
+    until("the end of it", || state_of(address, NodeId(0x4000)).is_none());
+    let (_heir, node) = host_memory(address);
+    assert_eq!(node, NodeId(0x4000));
+    until("the heir", || state_of(address, node) == Some(PoolNodeState::Living));
+    drop(silent);
+    for _ in 0..20 {
+        assert_eq!(state_of(address, node), Some(PoolNodeState::Living));
+        std::thread::sleep(STEP);
+    }
+}
+
+#[test]
 fn a_memory_node_that_goes_before_the_pool_begins_has_its_place_taken() {
     let (_manager, address) = host_manager(plan());
     let first = host_memory(address);
