@@ -12,6 +12,7 @@ pub mod check;
 pub mod cli;
 pub mod inspect;
 pub mod kvssd_store;
+pub mod open_files;
 pub mod pool;
 pub mod pool_store;
 pub mod process;

@@ -30,7 +30,6 @@ pub mod io_args;
 pub mod keyspace;
 pub mod limits;
 pub mod number;
-pub mod open_files;
 pub mod persister;
 pub mod pipeline_peek;
 pub mod reader;
@@ -402,7 +401,7 @@ fn settings(args: &Args, sockets: &[TcpListener]) -> Settings {
     let addresses: Vec<SocketAddr> = addresses(sockets);
     Settings {
         password: args.password(),
-        clients_max: open_files::make_room_for(args.max_clients),
+        clients_max: crate::open_files::make_room_for(args.max_clients),
         idle_timeout: args.idle_timeout,
         output: limits::OutputLimits {
             hard: args.output_hard_limit as usize,

@@ -9,7 +9,8 @@ use std::time::Duration;
 use subtle::ConstantTimeEq;
 
 use super::limits::{self, OutputLimits};
-use super::{number, open_files};
+use super::number;
+use crate::open_files;
 use crate::units::parse_bytes;
 
 /// How the server runs.
