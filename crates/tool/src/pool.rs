@@ -4,6 +4,7 @@
 //! `up` ends with it. Must not know how a pool works: that is `hedgerow-pool`.
 
 mod status;
+mod teller;
 mod up;
 
 use std::io::Write;
@@ -13,15 +14,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use clap::Subcommand;
+use hedgerow_device::Clock;
 use hedgerow_pool::fabric::NodeId;
 use hedgerow_pool::membership::{
-    MemoryNodeHost, PoolManager, PoolNodeState, PoolPlan, PoolState, PoolStatus,
+    COMPUTE_NODES_MAX, JoinError, MemoryNodeHost, PoolManager, PoolNodeState, PoolPlan, PoolState, PoolStatus,
 };
 
+use crate::open_files::make_room_for_nodes;
 use crate::units::parse_bytes;
+use teller::say;
 
 /// How long a memory node waits for its manager.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How long it asks to be let in before it looks whether it is to end.
+const JOIN_SLICE: Duration = Duration::from_millis(250);
 /// How long a process may take to see that it is to end.
 const STEP: Duration = Duration::from_millis(20);
 
@@ -113,12 +119,14 @@ struct MemoryNodeArgs {
 
 /// Does what is asked.
 pub fn run(args: PoolArgs) -> Result<(), String> {
-    match args.command {
+    let outcome = match args.command {
         PoolCommand::Up(args) => up::run(&args),
         PoolCommand::Manager(args) => run_manager(&args),
         PoolCommand::MemoryNode(args) => run_memory_node(&args),
         PoolCommand::Status(args) => status::run(&args),
-    }
+    };
+    teller::finish();
+    outcome
 }
 
 /// The address that is meant, with `pool:` before it or without.
@@ -157,9 +165,16 @@ fn stopper(end_with_stdin: bool) -> Result<Arc<AtomicBool>, String> {
     Ok(stop)
 }
 
-/// Prints a line, if anybody still reads what this process prints: a pool goes on without.
-fn say(line: &str) {
-    let _ = writeln!(std::io::stdout(), "{line}");
+/// Raises the limit of open files for so many compute nodes, or says that it cannot.
+fn make_room(nodes: usize) {
+    let room = make_room_for_nodes(nodes);
+    if room < nodes {
+        // Whether or not anybody reads it.
+        let _ = writeln!(
+            std::io::stderr(),
+            "hedgerow: the limit of open files leaves room for {room} compute nodes here, not for {nodes}"
+        );
+    }
 }
 
 /// A node's name, for people.
@@ -177,6 +192,7 @@ fn run_manager(args: &ManagerArgs) -> Result<(), String> {
     let stop = stopper(args.end_with_stdin)?;
     let cannot = |error| format!("cannot listen at {}: {error}", args.listen);
     let fabric = SocketAddr::new(control.ip(), 0);
+    make_room(plan.compute_nodes_max);
     let mut manager = PoolManager::listen(control, fabric, plan).map_err(cannot)?;
     say(&format!("pool:{}", manager.address().map_err(cannot)?));
     let mut before = manager.status();
@@ -186,7 +202,7 @@ fn run_manager(args: &ManagerArgs) -> Result<(), String> {
         tell_news(&before, &now);
         if now.state == PoolState::Lost {
             return Err(
-                "more memory nodes are gone than there are copies: what was in the pool is lost".into()
+                "all memory nodes that had copies of something are gone: what was in the pool is lost".into(),
             );
         }
         before = now;
@@ -226,7 +242,10 @@ fn run_memory_node(args: &MemoryNodeArgs) -> Result<(), String> {
         ));
     }
     let stop = stopper(args.end_with_stdin)?;
-    let mut node = MemoryNodeHost::join(manager, listen, PATIENCE).map_err(|error| error.to_string())?;
+    let joined = join_memory(manager, listen, &stop).map_err(|error| error.to_string())?;
+    let Some(mut node) = joined else { return Ok(()) };
+    // The pool has not said how many there may be.
+    make_room(COMPUTE_NODES_MAX);
     say(&format!("{} listens at {}", node_name(node.node()), node.address()));
     while !stop.load(Ordering::Acquire) {
         if !node.step(STEP) {
@@ -237,6 +256,24 @@ fn run_memory_node(args: &MemoryNodeArgs) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// Joins as a memory node, waiting for what waiting can mend: none where this process was told to end meanwhile.
+fn join_memory(
+    manager: SocketAddr,
+    listen: SocketAddr,
+    stop: &AtomicBool,
+) -> Result<Option<MemoryNodeHost>, JoinError> {
+    let clock = Clock::system();
+    let until = clock.monotonic_ns() + PATIENCE.as_nanos() as u64;
+    while !stop.load(Ordering::Acquire) {
+        match MemoryNodeHost::join(manager, listen, JOIN_SLICE) {
+            Ok(node) => return Ok(Some(node)),
+            Err(error) if !error.is_passing() || clock.monotonic_ns() >= until => return Err(error),
+            Err(_) => {}
+        }
+    }
+    Ok(None)
 }
 
 #[cfg(test)]

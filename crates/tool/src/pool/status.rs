@@ -2,7 +2,8 @@
 //!
 //! Owns how they are shown. Must not know how they are found out: the manager says.
 
-use std::fmt::Write;
+use std::fmt::Write as _;
+use std::io::Write as _;
 
 use hedgerow_pool::fabric::NodeId;
 use hedgerow_pool::membership::{NodeStatus, PoolNodeState, PoolState, PoolStatus, ask_status};
@@ -21,11 +22,9 @@ pub(super) struct StatusArgs {
 pub(super) fn run(args: &StatusArgs) -> Result<(), String> {
     let address = super::parse_address(&args.pool)?;
     let status = ask_status(address).map_err(|error| error.to_string())?;
-    if args.json {
-        super::say(&format!("{:#}", as_json(&status)));
-    } else {
-        super::say(as_table(&status).trim_end());
-    }
+    let text = if args.json { format!("{:#}\n", as_json(&status)) } else { as_table(&status) };
+    // It may take its time, as nothing else has to go on here, and may be read by nobody.
+    let _ = std::io::stdout().write_all(text.as_bytes());
     Ok(())
 }
 

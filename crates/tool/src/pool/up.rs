@@ -10,9 +10,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use hedgerow_device::Clock;
+use hedgerow_pool::membership::{PoolState, ask_status};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{PlanArgs, say};
+use super::PlanArgs;
+use super::teller::say;
 
 /// How long a process has to end by itself.
 const END_NS: u64 = 1_000_000_000;
@@ -56,7 +58,7 @@ pub(super) fn run(args: &UpArgs) -> Result<(), String> {
     let (manager, nodes, servers) = (start_manager(args)?, Vec::new(), Vec::new());
     let mut all = UpProcesses { manager, nodes, servers };
     let outcome = start_rest(args, &mut all, listen.ip());
-    let outcome = outcome.and_then(|()| watch(&mut all, || stop.load(Ordering::Acquire)));
+    let outcome = outcome.and_then(|pool| watch(&mut all, pool, || stop.load(Ordering::Acquire)));
     // Each before what it needs, the end of which it would take for a failure.
     end_all(all.servers);
     end_all(all.nodes);
@@ -89,8 +91,8 @@ fn start_manager(args: &UpArgs) -> Result<PoolProcess, String> {
     start("the manager", &arguments)
 }
 
-/// Starts memory nodes and servers once the manager says where it is.
-fn start_rest(args: &UpArgs, all: &mut UpProcesses, host: IpAddr) -> Result<(), String> {
+/// Starts memory nodes and servers once the manager says where it is, which is the pool's address.
+fn start_rest(args: &UpArgs, all: &mut UpProcesses, host: IpAddr) -> Result<SocketAddr, String> {
     let no_manager = || "the manager did not start".to_owned();
     let mut output = BufReader::new(all.manager.child.stdout.take().ok_or_else(no_manager)?);
     let mut line = String::new();
@@ -99,6 +101,7 @@ fn start_rest(args: &UpArgs, all: &mut UpProcesses, host: IpAddr) -> Result<(), 
     let address = line.trim().strip_prefix("pool:").filter(|_| is_read).ok_or_else(no_manager)?;
     say(&format!("pool:{address} (process {})", all.manager.child.id()));
     forward(output);
+    let pool = super::parse_address(address)?;
     let listen = SocketAddr::new(host, 0).to_string();
     for number in 1..=args.plan.memory_nodes {
         let name = format!("memory node {number} of {}", args.plan.memory_nodes);
@@ -114,7 +117,7 @@ fn start_rest(args: &UpArgs, all: &mut UpProcesses, host: IpAddr) -> Result<(), 
         let name = format!("the server at {clients}");
         all.servers.push(start_named(&name, &["serve", "--store", &store, "--listen", clients])?);
     }
-    Ok(())
+    Ok(pool)
 }
 
 /// Starts a process, says which it is, and prints what it prints.
@@ -134,11 +137,22 @@ fn forward(output: BufReader<ChildStdout>) {
     });
 }
 
-/// Waits until the pool is to end, or its manager has, or all of its memory nodes; says which of the others do.
-fn watch(all: &mut UpProcesses, is_over: impl Fn() -> bool) -> Result<(), String> {
+/// Waits until the pool is to end, or its manager has, or all of its memory nodes, or one of them before it began; says which of the others do.
+fn watch(all: &mut UpProcesses, pool: SocketAddr, is_over: impl Fn() -> bool) -> Result<(), String> {
+    let mut has_begun = false;
     while !is_over() {
-        if let Some(status) = ended(&mut all.manager) {
+        if let Some(status) = ended(&mut all.manager.child) {
             return Err(format!("the manager ended ({status}), and with it the pool"));
+        }
+        if let Some((node, how)) =
+            all.nodes.iter_mut().find_map(|node| Some((&node.name, ended(&mut node.child)?)))
+            && !has_begun
+        {
+            // Asked once one ended, and not told by what the manager prints: that may come later than the end.
+            has_begun = !is_waiting(pool);
+            if !has_begun {
+                return Err(format!("{node} ended before the pool began ({how})"));
+            }
         }
         tell_ended(&mut all.nodes, "; status says when it is lost");
         tell_ended(&mut all.servers, "; the others go on");
@@ -152,14 +166,19 @@ fn watch(all: &mut UpProcesses, is_over: impl Fn() -> bool) -> Result<(), String
 
 /// Takes those out that have ended, and says so.
 fn tell_ended(parts: &mut Vec<PoolProcess>, and: &str) {
-    for PoolProcess { name, mut child } in parts.extract_if(.., |part| ended(part).is_some()) {
+    for PoolProcess { name, mut child } in parts.extract_if(.., |part| ended(&mut part.child).is_some()) {
         let how = child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
         say(&format!("{name}, process {}, ended ({how}){and}", child.id()));
     }
 }
 
-fn ended(part: &mut PoolProcess) -> Option<ExitStatus> {
-    part.child.try_wait().ok().flatten()
+/// Whether the pool still waits for memory nodes. A manager that is gone does not, and one that is slow is not taken for one that waits.
+fn is_waiting(pool: SocketAddr) -> bool {
+    ask_status(pool).is_ok_and(|status| status.state == PoolState::Waiting)
+}
+
+fn ended(child: &mut Child) -> Option<ExitStatus> {
+    child.try_wait().ok().flatten()
 }
 
 /// Ends processes: by a signal, and by force where that is not enough.
@@ -170,7 +189,7 @@ fn end_all(mut parts: Vec<PoolProcess>) {
     }
     let clock = Clock::system();
     let until = clock.monotonic_ns() + END_NS;
-    while parts.iter_mut().any(|part| ended(part).is_none()) && clock.monotonic_ns() < until {
+    while parts.iter_mut().any(|part| ended(&mut part.child).is_none()) && clock.monotonic_ns() < until {
         std::thread::sleep(LOOK);
     }
     for part in &mut parts {
