@@ -74,6 +74,12 @@ impl PoolStore {
                 ));
             }
         };
+        if !manager.ip().is_loopback() && listen.ip().is_loopback() {
+            return Err(format!(
+                "{} is another machine's, which cannot reach this one at {listen}: say with listen=HOST:PORT where it can",
+                url.manager
+            ));
+        }
         let newcomers = Arc::new(Newcomers::default());
         let tell = Arc::clone(&newcomers);
         let joined = join_compute(manager, listen, PATIENCE, move |node, address, life| {
@@ -138,4 +144,16 @@ impl Drop for PoolWatch {
 fn resolved(place: &str) -> Result<SocketAddr, String> {
     let found = place.to_socket_addrs().map_err(|error| format!("{place}: {error}"))?.next();
     found.ok_or_else(|| format!("{place}: no such address"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pool_elsewhere_is_not_joined_from_where_it_cannot_reach() {
+        let url = PoolUrl { manager: "192.0.2.1:7400".into(), listen: Some("127.0.0.1:0".into()) };
+        let error = PoolStore::open(&url).unwrap_err();
+        assert!(error.starts_with("192.0.2.1:7400 is another machine's, which cannot reach"), "{error}");
+    }
 }
