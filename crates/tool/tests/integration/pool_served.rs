@@ -44,7 +44,7 @@ fn servers_over_one_pool_have_the_same_rows() {
 
     // A server is killed: what it had answered the other has.
     one.kill();
-    assert_eq!(second.run("GET shared"), "\"901\"");
+    eventually("its session is fenced", || second.run("GET shared") == "\"901\"");
     let processes = up.processes();
     signal(processes[1], Signal::KILL);
     eventually("writes go on in two copies", || second.run("SET later 1") == "OK");
