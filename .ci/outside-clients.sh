@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs clients and tests of other people against a server of ours; see docs/outside-tests.md. Installs what it needs.
 # Usage: .ci/outside-clients.sh [path of the hedgerow binary]
-# PORT is the first of five ports; some tests of redis-py want it to be 6379, which it is unless set.
+# PORT is the first of six ports; some tests of redis-py want it to be 6379, which it is unless set.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
@@ -23,6 +23,14 @@ fi
 serve() { # port, store
     "$binary" serve --store "${2:-tiered:$work/data-$1}" --listen "127.0.0.1:$1" >"$work/log-$1" &
     servers+=($!)
+    wait_for "$1"
+}
+serve_pool() { # port
+    "$binary" pool up --listen 127.0.0.1:0 --serve "127.0.0.1:$1" >"$work/log-$1" &
+    servers+=($!)
+    wait_for "$1"
+}
+wait_for() { # port
     for _ in $(seq 100); do
         redis-cli -p "$1" ping >/dev/null 2>&1 && return
         sleep 0.1
@@ -71,7 +79,7 @@ python3 -m venv "$work/venv"
 cd "$work/redis-8.1.0"
 selection=$root/.ci/redis_py_selection.py
 export REDIS_PY_USED=$work/used
-redis_py() { # sync, asyncio, memory or devices, port
+redis_py() { # sync, asyncio, memory, devices or pool, port
     local files
     files=$(python3 "$selection" files . "$1")
     # shellcheck disable=SC2086 -- a list of names without blanks
@@ -83,18 +91,22 @@ serve $((port + 1))
 serve $((port + 2))
 serve $((port + 3)) memory:
 serve $((port + 4)) "kvssd:$work/a,$work/b,$work/c?size=256mb"
+serve_pool $((port + 5))
 redis_py asyncio $((port + 2)) &
 asyncio=$!
 redis_py memory $((port + 3)) &
 memory=$!
 redis_py devices $((port + 4)) &
 devices=$!
+redis_py pool $((port + 5)) &
+pool=$!
 status=0
 redis_py sync $((port + 1)) || status=$?
 wait "$asyncio" || status=$?
 wait "$memory" || status=$?
 wait "$devices" || status=$?
-for part in sync asyncio memory devices; do
+wait "$pool" || status=$?
+for part in sync asyncio memory devices pool; do
     # All of it if something failed, else what was run and left out.
     if [ "$status" = 0 ]; then echo "-- $part"; grep -E '^left out|^[0-9]+ passed' "$work/redis-py-$part"; else cat "$work/redis-py-$part"; fi
 done
@@ -108,5 +120,8 @@ for i in 0 1 2 3 4; do
     if [ "$i" = 3 ]; then said='hedgerow: stopped$'; else said='everything is persisted'; fi
     grep -q "$said" "$work/log-$((port + i))"
 done
+kill "${servers[5]}"
+wait "${servers[5]}"
+grep -q 'the pool has ended' "$work/log-$((port + 5))"
 servers=()
 echo "outside clients: ok"

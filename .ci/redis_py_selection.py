@@ -1,9 +1,9 @@
 """Which tests of redis-py are run: all of its sdist, but for the files and tests that docs/outside-tests.md names.
 
 As a pytest plugin it leaves out the tests, says so, and notes in the file $REDIS_PY_USED which rows it used. Over a store of pairs ($REDIS_PY_KIND is
-"memory" or "devices") the tests of the page's third table are run, and must fail as their row says. As a program:
+"memory", "devices" or "pool") the tests of the page's third table are run, and must fail as their row says. As a program:
 
-    redis_py_selection.py files DIR asyncio|sync|memory|devices   the test files under DIR/tests to run, in the order of their names
+    redis_py_selection.py files DIR asyncio|sync|memory|devices|pool   the test files under DIR/tests to run, in the order of their names
     redis_py_selection.py check DIR USED                 fails if a row of a table leaves out nothing
 """
 
@@ -15,7 +15,7 @@ import sys
 PAGE = pathlib.Path(__file__).parent.parent / "docs" / "outside-tests.md"
 
 # What is run over stores of pairs.
-PAIRS_KINDS = ("memory", "devices")
+PAIRS_KINDS = ("memory", "devices", "pool")
 PAIRS_FILES = re.compile(r"tests/test_(commands|encoding|hash|pipeline)\.py")
 
 
@@ -38,7 +38,7 @@ def file_rules():
 def refusals(kind=None):
     """Of each test that can not pass over a store of pairs, or over one of this kind: class and name, the error that ends it, and the reason."""
     for line in PAGE.read_text().splitlines():
-        found = re.fullmatch(r"\| `(?:(memory|devices): )?(Test\w+::test_\w+)` \| `([^`]+)` \| (.*) \|", line)
+        found = re.fullmatch(r"\| `(?:(memory|devices|pool): )?(Test\w+::test_\w+)` \| `([^`]+)` \| (.*) \|", line)
         if found and (kind is None or found[1] in (None, kind)):
             yield found[2], found[3], found[4]
 
@@ -123,7 +123,7 @@ def pytest_terminal_summary(terminalreporter, config):
 
 if __name__ == "__main__":
     match sys.argv[1:]:
-        case ["files", directory, ("asyncio" | "sync" | "memory" | "devices") as kind]:
+        case ["files", directory, ("asyncio" | "sync" | "memory" | "devices" | "pool") as kind]:
             print("\n".join(files(directory, kind)))
         case ["check", directory, used]:
             check(directory, used)
