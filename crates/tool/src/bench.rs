@@ -24,6 +24,7 @@ pub mod workload;
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use hedgerow_row::backend::Backend;
 use hedgerow_row::backend::memory::MemoryBackend;
@@ -181,7 +182,11 @@ impl Settings {
             distribution: self.distribution,
             rate: self.rate,
             seed: self.seed.wrapping_add(phase as u64),
-            rest_max: driver::REST_MAX,
+            // A node of a pool has no work left to do in the background, and is never idle: its timers go on.
+            rest_max: match self.store {
+                StoreUrl::Pool(_) => Duration::ZERO,
+                _ => driver::REST_MAX,
+            },
         }
     }
 
