@@ -12,7 +12,7 @@
 //! | `space.rs`, `slab.rs` | memory for objects: blocks from agents, what is freed and by whom |
 //! | `proxied.rs`, `submission.rs` | finding and changing where a proxy has the partition |
 //! | `walk.rs` | some pairs of the table, whatever their keys |
-//! | `cache.rs` | where a key was last seen |
+//! | `cache.rs` | where a key was last seen, and what its proxy granted of it |
 //!
 //! A look-up finds the slots whose objects have the key. There are three kinds of changes. *Store*: a live word, or a claim, gives way to the word of the new value. *Delete*: a
 //! live word gives way to a tombstone. *Claim*: a new key takes a free slot by an object that reads as absent; only who has then looked the key up again, and found no other slot of it, may
@@ -45,7 +45,7 @@ use crate::region::{MemoryNode, NodeSet, PoolLayout, SlotId};
 use crate::repairs::Repairs;
 use crate::rpc::IndexRpc;
 use crate::wire::{DOUBTS_MAX, Doubt, Message, Owner, Verdict};
-use cache::SlotCache;
+use cache::PairCache;
 use operation::{Next, Operation, Step};
 #[cfg(not(test))]
 use slab::Slab;
@@ -65,13 +65,18 @@ pub struct ClientOptions {
     pub housekeeping_ns: Nanos,
     /// Operations under way at most, 1 to 128. 64 by default; further calls wait.
     pub depth: usize,
-    /// Keys whose slots are remembered. 65,536 by default.
+    /// Keys whose slots are remembered. 65,536 by default; 0: none, and no values.
     pub cached_keys: usize,
+    /// Bytes of values that are cached, of keys whose partitions have a proxy; each has at most an eighth of it. 64 MiB by default, as in FlexKV (arXiv 2512.16148).
+    pub cached_bytes: usize,
     /// A proxy that does not answer is asked again after this time. 1 ms by default.
     pub rpc_retry_ns: Nanos,
     /// How long a proxy may answer after it asked the manager: what [`ManagerOptions`](crate::manager::ManagerOptions) has, too. 50 ms by default, for RDMA.
     pub lease_ns: Nanos,
 }
+
+/// Of values, by default.
+pub const CACHED_BYTES: usize = 64 << 20;
 
 impl Default for ClientOptions {
     fn default() -> ClientOptions {
@@ -82,6 +87,7 @@ impl Default for ClientOptions {
             housekeeping_ns: 1_000_000,
             depth: 64,
             cached_keys: 65_536,
+            cached_bytes: CACHED_BYTES,
             rpc_retry_ns: 1_000_000,
             lease_ns: 50_000_000,
         }
@@ -124,7 +130,7 @@ pub struct Client {
     timers: BTreeSet<(Nanos, u32)>,
     slab: Slab,
     space: Space,
-    cache: SlotCache,
+    cache: PairCache,
     /// Partitions that have a proxy.
     owners: BTreeMap<u16, Owner>,
     /// Numbers requests to proxies, in each epoch from 1.
@@ -168,7 +174,7 @@ impl Client {
             timers: BTreeSet::new(),
             slab: Slab::new(layout, quarantine_ns),
             space: Space::default(),
-            cache: SlotCache::new(options.cached_keys),
+            cache: PairCache::new(options.cached_keys, options.cached_bytes),
             owners: BTreeMap::new(),
             next_sequence: 0,
             proxy: Proxy::new(node, layout, options.lease_ns, repairs),
@@ -291,10 +297,16 @@ impl Client {
                 self.install(now, view, (&verdicts, &owners), out);
             }
             Message::Index(
-                rpc @ (IndexRpc::Read { .. } | IndexRpc::Write { .. } | IndexRpc::Range { .. }),
+                rpc @ (IndexRpc::Read { .. }
+                | IndexRpc::Write { .. }
+                | IndexRpc::Range { .. }
+                | IndexRpc::Invalidated { .. }),
             ) if !self.is_fenced => {
                 let posts = self.proxy.asked(now, from, rpc, out);
                 self.proxy_posted(posts);
+            }
+            Message::Index(IndexRpc::Invalidate { epoch, session, sequence, hash }) => {
+                self.invalidate(from, (epoch, session, sequence), hash, out);
             }
             Message::Index(rpc) => self.proxy_answered(rpc, now, out),
             Message::Renewed { session, sequence }
@@ -343,9 +355,11 @@ impl Client {
         let ids: Vec<u32> = self.operations.keys().copied().collect();
         for &id in &ids {
             let Some(mut operation) = self.operations.remove(&id) else { continue };
+            operation.is_granted = false;
             let outcome = self.resolve_doubt(&mut operation, verdicts, now);
             operation.is_held = false;
             operation.timer = None;
+            operation.passes_cache = false;
             operation.results.clear();
             (operation.rpc, operation.reply, operation.resend_at) = (None, None, None);
             operation.round = operation.round.wrapping_add(1);
@@ -486,7 +500,7 @@ impl Client {
             self.wake_those_without_space(now, out);
             self.ask_for_block(out);
             self.collect_next(out);
-            self.proxy.housekeep(now, out);
+            self.proxy.housekeep(now, self.cache.has_granted(), out);
         }
     }
 
@@ -598,6 +612,8 @@ impl Client {
         match &operation.step {
             Step::Start | Step::AwaitSpace => self.start(operation, now),
             Step::Probe(cached) => self.probed(operation, *cached, &results, now),
+            Step::ReadGranted(cached) => self.granted_came(operation, *cached, &results, now),
+            Step::WriteObject(cached) => self.object_is_written(operation, *cached, now),
             Step::LookUp => self.looked_up(operation, &results, now),
             Step::Candidates { .. } => self.read_candidates(operation, &results, now),
             Step::WriteClaim(slot, word) => self.claim_is_written(operation, *slot, *word, now),

@@ -279,13 +279,17 @@ impl Manager {
         }
     }
 
+    fn is_removing(&self, session: u16) -> bool {
+        self.transition.as_ref().is_some_and(|transition| transition.removed.contains(&session))
+    }
+
     /// A proxy may answer for a while longer, unless it is being given up.
     fn renew(&mut self, now: Nanos, from: NodeId, (session, sequence): (u16, u32), out: &mut ManagerOuts) {
         if !self.members.contains_key(&session) {
             Manager::send(from, &Message::GivenUp { session }, out);
             return;
         }
-        if !self.transition.as_ref().is_some_and(|transition| transition.removed.contains(&session)) {
+        if !self.is_removing(session) {
             let margin_ns = self.options.lease_ns / 8;
             self.leases.insert(session, now.saturating_add(self.options.lease_ns + margin_ns));
             Manager::send(from, &Message::Renewed { session, sequence }, out);
@@ -339,6 +343,11 @@ impl Manager {
     fn message(&mut self, now: Nanos, from: NodeId, message: Message, out: &mut ManagerOuts) {
         match message {
             Message::Join { boot } => self.join(now, from, boot, out),
+            Message::Silent { session }
+                if self.members.contains_key(&session) && !self.is_removing(session) =>
+            {
+                self.change(now, &[session], None, out);
+            }
             Message::Prepared { epoch, installed, session, doubts } => {
                 // Who has not heard of the last epoch hears of it first: its doubts were resolved there.
                 if !self.members.contains_key(&session) {

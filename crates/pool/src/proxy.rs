@@ -11,7 +11,9 @@
 //! * Words are answered only while the lease holds: nobody takes a partition over before it is over (hole 13). Changes need no lease: where the session is fenced they are never acknowledged.
 //! * Answers are kept until the session says that it has them (section 6 of the paper leaves repeated requests open).
 //! * Requests of another epoch are passed over; nothing is kept from one epoch to the next.
+//! * Pairs that are read more often than written are *granted* to caches of clients (`directory.rs`). While a slot is locked nothing of it is granted, and the change happens only once all sharers have dropped the pair (holes 1 and 2).
 
+mod directory;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -23,9 +25,10 @@ use crate::fabric::{Nanos, NodeId, OpResult, PostResult, RemoteOp, SessionId};
 use crate::machine::Out;
 use crate::region::{NodeSet, PoolLayout, SlotId};
 use crate::repairs::Repairs;
-use crate::rpc::{ANY_SLOT, IndexChange, IndexRpc, WriteStatus};
+use crate::rpc::{ANY_SLOT, IndexChange, IndexRpc, SlotAndWord, WriteStatus};
 use crate::wire::Message;
 use crate::word::SlotWord;
+use directory::{Directory, Sharer};
 use table::ProxyTable;
 
 /// What tags of its posts begin with.
@@ -56,7 +59,15 @@ struct WriteRequest {
     session: u16,
     sequence: u32,
     hash: KeyHash,
+    /// Its writer would keep the pair in its cache.
+    caches: bool,
     change: IndexChange,
+}
+
+impl WriteRequest {
+    fn sharer(&self) -> Option<Sharer> {
+        self.caches.then_some((self.session, self.from))
+    }
 }
 
 /// A change on its way to all copies.
@@ -73,6 +84,16 @@ struct PendingChange {
     lineage: Vec<SlotWord>,
     /// Copies that have not acknowledged it.
     missing: usize,
+    /// Who has not said that the pair is in its cache no more, and under which number, and since when, they are asked.
+    sharers: Vec<Sharer>,
+    invalidation: u32,
+    asked_at: Nanos,
+}
+
+impl PendingChange {
+    fn is_through(&self) -> bool {
+        self.missing == 0 && self.sharers.is_empty()
+    }
 }
 
 /// What was answered to a session, or is on its way: by sequence.
@@ -97,6 +118,10 @@ pub struct ProxyCounters {
     pub repeated: u64,
     /// Requests of another epoch.
     pub stale: u64,
+    /// Pairs granted to caches.
+    pub granted: u64,
+    /// Sharers that were told to drop a pair.
+    pub invalidated: u64,
 }
 
 impl ProxyCounters {
@@ -109,6 +134,8 @@ impl ProxyCounters {
             combined: self.combined + other.combined,
             repeated: self.repeated + other.repeated,
             stale: self.stale + other.stale,
+            granted: self.granted + other.granted,
+            invalidated: self.invalidated + other.invalidated,
         }
     }
 }
@@ -142,6 +169,8 @@ pub(crate) struct Proxy {
     /// Renewals that are not answered, and when they were sent, less than a lease ago.
     renewals: VecDeque<(u32, Nanos)>,
     next_renewal: u32,
+    directory: Directory,
+    next_invalidation: u32,
     pub(crate) counters: ProxyCounters,
 }
 
@@ -164,6 +193,8 @@ impl Proxy {
             lease_until: 0,
             renewals: VecDeque::new(),
             next_renewal: 0,
+            directory: Directory::default(),
+            next_invalidation: 0,
             counters: ProxyCounters::default(),
         }
     }
@@ -185,6 +216,7 @@ impl Proxy {
         self.served.clear();
         self.lease_until = 0;
         self.renewals.clear();
+        self.directory.clear();
         let mut posts = 0;
         for partition in partitions {
             let at = self.layout.table_address(partition);
@@ -237,11 +269,64 @@ impl Proxy {
         open.filter_map(|(&partition, table)| Some((partition, table.as_ref()?.bytes())))
     }
 
-    /// Has its lease go on, if it has anything.
-    pub(crate) fn housekeep<A>(&mut self, now: Nanos, out: &mut Vec<Out<A>>) {
-        if !self.is_stopped && !self.tables.is_empty() && now + self.lease_ns / 2 > self.lease_until {
+    /// Whether what was granted to this session, or to others by it, holds now.
+    pub(crate) fn has_lease(&self, now: Nanos) -> bool {
+        now < self.lease_until || !self.repairs.lease
+    }
+
+    /// Asks for a lease, unless there is one: something was granted.
+    pub(crate) fn begin_lease<A>(&mut self, now: Nanos, out: &mut Vec<Out<A>>) {
+        if !self.is_stopped && now >= self.lease_until {
             self.renew(now, out);
         }
+    }
+
+    /// Has its lease go on, if it has anything or `is_needed`, and asks sharers again that have not answered.
+    pub(crate) fn housekeep<A>(&mut self, now: Nanos, is_needed: bool, out: &mut Vec<Out<A>>) {
+        let is_needed = is_needed || !self.tables.is_empty();
+        if !self.is_stopped && is_needed && now + self.lease_ns / 2 > self.lease_until {
+            self.renew(now, out);
+        }
+        for pending in self.pending.values().filter(|pending| pending.asked_at < now) {
+            self.invalidate(pending, out);
+            // Who is silent for longer than its lease may come back, and would answer from its cache then: only the manager can end that.
+            if now.saturating_sub(pending.asked_at) > 2 * self.lease_ns {
+                for &(session, _) in &pending.sharers {
+                    let bytes = Message::Silent { session }.encode(self.node.0);
+                    out.push(Out::Send { to: NodeId::MANAGER, bytes });
+                }
+            }
+        }
+    }
+
+    /// Tells all that may have the pair in a cache to drop it.
+    fn invalidate<A>(&self, pending: &PendingChange, out: &mut Vec<Out<A>>) {
+        let epoch = self.grant.map_or(0, |grant| grant.epoch);
+        for &(session, to) in &pending.sharers {
+            let (sequence, hash) = (pending.invalidation, pending.request.hash);
+            self.answer(to, IndexRpc::Invalidate { epoch, session, sequence, hash }, out);
+        }
+    }
+
+    /// A sharer has dropped a pair. Returns how many posts there are that follow.
+    fn invalidated<A>(
+        &mut self,
+        now: Nanos,
+        (session, sequence, hits): (u16, u32, u32),
+        out: &mut Vec<Out<A>>,
+    ) -> u32 {
+        let asked = self.pending.iter_mut().find(|(_, pending)| pending.invalidation == sequence);
+        let Some((&number, pending)) = asked.filter(|(_, pending)| !pending.sharers.is_empty()) else {
+            return 0;
+        };
+        let before = pending.sharers.len();
+        pending.sharers.retain(|(other, _)| *other != session);
+        if pending.sharers.len() == before {
+            return 0;
+        }
+        let (partition, slot, is_through) = (pending.partition, pending.slot, pending.is_through());
+        self.directory.count_hits(partition, slot, hits);
+        if is_through { self.commit(now, number, out) } else { 0 }
     }
 
     /// Asks for the lease, and again while nothing is answered: earlier answers count, too, since a round trip may be longer than the time between two.
@@ -283,6 +368,9 @@ impl Proxy {
             self.keep_for_later(from, rpc);
             return 0;
         }
+        if let IndexRpc::Invalidated { session, sequence, hits, .. } = rpc {
+            return self.invalidated(now, (session, sequence, hits), out);
+        }
         if self.is_stopped {
             return 0;
         }
@@ -292,11 +380,14 @@ impl Proxy {
                 self.read(now, from, partition, rpc, out)
             }
             IndexRpc::Range { from: place, .. } => self.read(now, from, place.partition, rpc, out),
-            IndexRpc::Write { session, sequence, acknowledged, hash, change, .. } => {
-                let request = WriteRequest { from, session, sequence, hash, change };
+            IndexRpc::Write { session, sequence, acknowledged, hash, caches, change, .. } => {
+                let request = WriteRequest { from, session, sequence, hash, caches, change };
                 self.write(now, acknowledged, request, out)
             }
-            IndexRpc::Words { .. } | IndexRpc::Written { .. } => 0,
+            IndexRpc::Words { .. }
+            | IndexRpc::Written { .. }
+            | IndexRpc::Invalidate { .. }
+            | IndexRpc::Invalidated { .. } => 0,
         }
     }
 
@@ -321,7 +412,7 @@ impl Proxy {
         out: &mut Vec<Out<A>>,
     ) -> u32 {
         let (epoch, session, sequence) = rpc.identity();
-        let has_lease = now < self.lease_until || !self.repairs.lease;
+        let has_lease = self.has_lease(now);
         match self.tables.get(&partition) {
             None => return 0,
             Some(Some(table)) if has_lease => {
@@ -330,11 +421,17 @@ impl Proxy {
                     IndexRpc::Range { from, .. } => (table.live_from(from.slot), false, true),
                     _ => return 0,
                 };
-                match rpc {
-                    IndexRpc::Range { .. } => self.counters.ranges += 1,
-                    _ => self.counters.reads += 1,
-                }
-                self.answer(from, IndexRpc::Words { epoch, session, sequence, all, free, words }, out);
+                let grant = match rpc {
+                    IndexRpc::Read { caches, .. } => {
+                        self.counters.reads += 1;
+                        self.grant(partition, &words, caches.then_some((session, from)))
+                    }
+                    _ => {
+                        self.counters.ranges += 1;
+                        false
+                    }
+                };
+                self.answer(from, IndexRpc::Words { epoch, session, sequence, all, free, grant, words }, out);
                 return 0;
             }
             Some(_) => {}
@@ -344,6 +441,16 @@ impl Proxy {
             self.renew(now, out);
         }
         0
+    }
+
+    /// Counts a read of the only slot that may be the key's, and whether the pair may be cached. Not while it changes: whoever was a sharer then was told, and would not be told again (hole 1).
+    fn grant(&mut self, partition: u16, words: &[SlotAndWord], sharer: Option<Sharer>) -> bool {
+        let &[(slot, _)] = words else { return false };
+        let is_its = |pending: &PendingChange| (pending.partition, pending.slot) == (partition, slot);
+        let is_locked = self.repairs.grant_unlocked && self.pending.values().any(is_its);
+        let is_granted = self.directory.read(partition, slot, sharer.filter(|_| !is_locked));
+        self.counters.granted += u64::from(is_granted);
+        is_granted
     }
 
     fn write<A>(
@@ -360,10 +467,10 @@ impl Proxy {
         };
         if !is_loaded {
             let epoch = self.grant.map_or(0, |grant| grant.epoch);
-            let WriteRequest { from, session, sequence, hash, change } = request;
+            let WriteRequest { from, session, sequence, hash, caches, change } = request;
             self.keep_for_later(
                 from,
-                IndexRpc::Write { epoch, session, sequence, acknowledged, hash, change },
+                IndexRpc::Write { epoch, session, sequence, acknowledged, hash, caches, change },
             );
             return 0;
         }
@@ -397,10 +504,11 @@ impl Proxy {
         slot: u32,
         old: SlotWord,
         new: SlotWord,
+        grant: bool,
     ) -> IndexRpc {
         let epoch = self.grant.map_or(0, |grant| grant.epoch);
         let WriteRequest { session, sequence, .. } = *request;
-        IndexRpc::Written { epoch, session, sequence, status, slot, old, new }
+        IndexRpc::Written { epoch, session, sequence, status, slot, old, new, grant }
     }
 
     /// Answers a write, and keeps the answer.
@@ -411,7 +519,10 @@ impl Proxy {
         (slot, old, new): (u32, SlotWord, SlotWord),
         out: &mut Vec<Out<A>>,
     ) {
-        let answer = self.written(request, status, slot, old, new);
+        self.conclude_with(request, self.written(request, status, slot, old, new, false), out);
+    }
+
+    fn conclude_with<A>(&mut self, request: &WriteRequest, answer: IndexRpc, out: &mut Vec<Out<A>>) {
         if let Some(served) = self.served.get_mut(&request.session) {
             served.answers.insert(request.sequence, Some(answer.clone()));
         }
@@ -509,7 +620,27 @@ impl Proxy {
             out.push(Out::Post { session: grant.session, to, batch, tag: tag(number, copy) });
         }
         let missing = replicas.len();
-        let change = PendingChange { partition, request, slot, old, new, absorbs, lineage, missing };
+        let sharers = self.directory.take_sharers(partition, slot);
+        self.counters.invalidated += sharers.len() as u64;
+        self.next_invalidation = self.next_invalidation.wrapping_add(1);
+        let invalidation = self.next_invalidation;
+        let mut change = PendingChange {
+            partition,
+            request,
+            slot,
+            old,
+            new,
+            absorbs,
+            lineage,
+            missing,
+            sharers,
+            invalidation,
+            asked_at: now,
+        };
+        self.invalidate(&change, out);
+        if !self.repairs.invalidate {
+            change.sharers.clear();
+        }
         self.pending.insert(number, change);
         if !self.repairs.write_through {
             self.commit(now, number, out);
@@ -532,10 +663,23 @@ impl Proxy {
         }
         let Some(pending) = self.pending.get_mut(&number) else { return 0 };
         pending.missing = pending.missing.saturating_sub(1);
-        if pending.missing > 0 {
-            return 0;
+        if pending.is_through() { self.commit(now, number, out) } else { 0 }
+    }
+
+    /// The change has happened: whether its writer may have the pair in its cache.
+    fn grant_to_writer(
+        &mut self,
+        request: &WriteRequest,
+        (partition, slot, new): (u16, u32, SlotWord),
+    ) -> bool {
+        if new.as_live().is_none() || request.change.seen.is_some() {
+            self.directory.changed_key(partition, slot);
+            return false;
         }
-        self.commit(now, number, out)
+        // Another change of it may be about to begin, and it tells its sharers then.
+        let is_granted = self.directory.written(partition, slot, request.sharer());
+        self.counters.granted += u64::from(is_granted);
+        is_granted
     }
 
     /// All copies have the new word: the change happens, and those that waited for it go on.
@@ -550,7 +694,8 @@ impl Proxy {
         for absorbed in &absorbs {
             self.conclude(absorbed, WriteStatus::Absorbed, (slot, old, new), out);
         }
-        self.conclude(&request, WriteStatus::Done, (slot, old, new), out);
+        let grant = self.grant_to_writer(&request, (partition, slot, new));
+        self.conclude_with(&request, self.written(&request, WriteStatus::Done, slot, old, new, grant), out);
         if self.is_stopped {
             return 0;
         }

@@ -47,6 +47,12 @@ pub(crate) struct Repairs {
     pub(crate) rpc_epoch: bool,
     /// A proxy answers from a word, and says that it is done, only once all copies have it.
     pub(crate) write_through: bool,
+    /// A proxy grants nothing of a slot that is being changed.
+    pub(crate) grant_unlocked: bool,
+    /// A proxy changes a word only once all caches have dropped the pair. Without: they are told and not waited for.
+    pub(crate) invalidate: bool,
+    /// What was granted before a cache was told to drop the pair does not come into it after that.
+    pub(crate) taint: bool,
 }
 
 impl Repairs {
@@ -72,5 +78,8 @@ impl Repairs {
         absorb_after: true,
         rpc_epoch: true,
         write_through: true,
+        grant_unlocked: true,
+        invalidate: true,
+        taint: true,
     };
 }

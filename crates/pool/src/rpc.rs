@@ -4,11 +4,13 @@
 //!
 //! | type | message | body |
 //! |---|---|---|
-//! | 16 | `Read` | epoch u32, session u16, 0 u16, sequence u32, hash u64 |
-//! | 17 | `Words` | epoch u32, session u16, flags u16 (1: these are all live words, 2: there is a free slot), sequence u32, count u32, words of 12 bytes: slot u32, word u64 |
-//! | 18 | `Write` | epoch u32, session u16, flags u16 (1: combines, 2: the key was absent), sequence u32, acknowledged u32, hash u64, slot u32 (all ones: any), expected u64, word u64 (0: a tombstone), count u32, seen words of 12 bytes |
-//! | 19 | `Written` | epoch u32, session u16, status u16, sequence u32, slot u32, old u64, new u64 |
+//! | 16 | `Read` | epoch u32, session u16, flags u16 (1: has a cache), sequence u32, hash u64 |
+//! | 17 | `Words` | epoch u32, session u16, flags u16 (1: these are all live words, 2: there is a free slot, 4: granted to the cache), sequence u32, count u32, words of 12 bytes: slot u32, word u64 |
+//! | 18 | `Write` | epoch u32, session u16, flags u16 (1: combines, 2: the key was absent, 4: has a cache), sequence u32, acknowledged u32, hash u64, slot u32 (all ones: any), expected u64, word u64 (0: a tombstone), count u32, seen words of 12 bytes |
+//! | 19 | `Written` | epoch u32, session u16, status u16 (256 more: granted to the cache), sequence u32, slot u32, old u64, new u64 |
 //! | 22 | `Range` | epoch u32, session u16, partition u16, sequence u32, slot u32 |
+//! | 26 | `Invalidate` | epoch u32, session u16, 0 u16, sequence u32, hash u64 |
+//! | 27 | `Invalidated` | epoch u32, session u16, 0 u16, sequence u32, hits u32 |
 //!
 //! `Range` is answered by `Words`, too: the live words of the buckets from that of the slot on, `bucket.rs` says how many, but of none before it. Where there are 28 there may be more behind the last.
 //!
@@ -28,6 +30,8 @@ pub const WORDS_MAX: usize = 28;
 pub const ANY_SLOT: u32 = u32::MAX;
 
 const WORD_BYTES: usize = 12;
+/// Beside the status of a write.
+const GRANT_BIT: u16 = 1 << 8;
 
 /// A slot and what it has.
 pub type SlotAndWord = (u32, SlotWord);
@@ -75,6 +79,8 @@ pub enum IndexRpc {
         sequence: u32,
         /// Of the key.
         hash: KeyHash,
+        /// The sender would keep the pair in its cache.
+        caches: bool,
     },
     /// These.
     Words {
@@ -88,6 +94,8 @@ pub enum IndexRpc {
         all: bool,
         /// There is a free slot.
         free: bool,
+        /// The pair may be kept in a cache of this epoch: its proxy says when it changes.
+        grant: bool,
         /// By slot.
         words: Vec<SlotAndWord>,
     },
@@ -114,6 +122,8 @@ pub enum IndexRpc {
         acknowledged: u32,
         /// Of the key.
         hash: KeyHash,
+        /// As of `Read`.
+        caches: bool,
         /// What.
         change: IndexChange,
     },
@@ -133,6 +143,30 @@ pub enum IndexRpc {
         old: SlotWord,
         /// See `slot`.
         new: SlotWord,
+        /// As of `Words`, of the pair that was written.
+        grant: bool,
+    },
+    /// A key is about to change: drop it from the cache, and say so.
+    Invalidate {
+        /// In which it was granted.
+        epoch: u32,
+        /// To whom.
+        session: u16,
+        /// The change's: comes back.
+        sequence: u32,
+        /// Of the key.
+        hash: KeyHash,
+    },
+    /// It is in no cache of the session, nor will what was granted before come into it.
+    Invalidated {
+        /// As asked.
+        epoch: u32,
+        /// As asked.
+        session: u16,
+        /// As asked.
+        sequence: u32,
+        /// How often the pair was read from the cache.
+        hits: u32,
     },
 }
 
@@ -166,25 +200,33 @@ impl IndexRpc {
     pub(crate) fn body(&self) -> (u8, Vec<u8>) {
         let bytes = Bytes::default();
         let (number, bytes) = match self {
-            IndexRpc::Read { epoch, session, sequence, hash } => {
-                (16, bytes.u32(*epoch).u16(*session).u16(0).u32(*sequence).u64(hash.0))
+            IndexRpc::Read { epoch, session, sequence, hash, caches } => {
+                (16, bytes.u32(*epoch).u16(*session).u16(u16::from(*caches)).u32(*sequence).u64(hash.0))
             }
-            IndexRpc::Words { epoch, session, sequence, all, free, words } => {
-                let flags = u16::from(*all) | u16::from(*free) << 1;
+            IndexRpc::Words { epoch, session, sequence, all, free, grant, words } => {
+                let flags = u16::from(*all) | u16::from(*free) << 1 | u16::from(*grant) << 2;
                 (17, bytes.u32(*epoch).u16(*session).u16(flags).u32(*sequence).words(words))
             }
-            IndexRpc::Write { epoch, session, sequence, acknowledged, hash, change } => {
-                let flags = u16::from(change.combines) | u16::from(change.seen.is_some()) << 1;
+            IndexRpc::Write { epoch, session, sequence, acknowledged, hash, caches, change } => {
+                let seen = u16::from(change.seen.is_some()) << 1;
+                let flags = u16::from(change.combines) | seen | u16::from(*caches) << 2;
                 let head = bytes.u32(*epoch).u16(*session).u16(flags).u32(*sequence).u32(*acknowledged);
                 let body = head.u64(hash.0).u32(change.slot).u64(change.expected.0).u64(change.word.0);
                 (18, body.words(change.seen.as_deref().unwrap_or_default()))
             }
-            IndexRpc::Written { epoch, session, sequence, status, slot, old, new } => {
-                let head = bytes.u32(*epoch).u16(*session).u16(*status as u16).u32(*sequence);
+            IndexRpc::Written { epoch, session, sequence, status, slot, old, new, grant } => {
+                let status = *status as u16 | if *grant { GRANT_BIT } else { 0 };
+                let head = bytes.u32(*epoch).u16(*session).u16(status).u32(*sequence);
                 (19, head.u32(*slot).u64(old.0).u64(new.0))
             }
             IndexRpc::Range { epoch, session, sequence, from } => {
                 (22, bytes.u32(*epoch).u16(*session).u16(from.partition).u32(*sequence).u32(from.slot))
+            }
+            IndexRpc::Invalidate { epoch, session, sequence, hash } => {
+                (26, bytes.u32(*epoch).u16(*session).u16(0).u32(*sequence).u64(hash.0))
+            }
+            IndexRpc::Invalidated { epoch, session, sequence, hits } => {
+                (27, bytes.u32(*epoch).u16(*session).u16(0).u32(*sequence).u32(*hits))
             }
         };
         (number, bytes.0)
@@ -200,7 +242,8 @@ impl IndexRpc {
             17 => 16,
             18 => 48,
             19 => 32,
-            22 => 16,
+            22 | 27 => 16,
+            26 => 20,
             _ => return Err(PoolError::Unknown("datagram's type", number.into())),
         };
         if body.len() < least {
@@ -221,14 +264,25 @@ impl IndexRpc {
         let (epoch, session, flags) = (u32_at(body, 0), u16_at(body, 4), u16_at(body, 6));
         let (sequence, flag) = (u32_at(body, 8), |bit: u16| flags & bit != 0);
         Ok(match number {
-            16 => IndexRpc::Read { epoch, session, sequence, hash: KeyHash(u64_at(body, 12)) },
-            17 => IndexRpc::Words { epoch, session, sequence, all: flag(1), free: flag(2), words: words() },
+            16 => {
+                IndexRpc::Read { epoch, session, sequence, hash: KeyHash(u64_at(body, 12)), caches: flag(1) }
+            }
+            17 => IndexRpc::Words {
+                epoch,
+                session,
+                sequence,
+                all: flag(1),
+                free: flag(2),
+                grant: flag(4),
+                words: words(),
+            },
             18 => IndexRpc::Write {
                 epoch,
                 session,
                 sequence,
                 acknowledged: u32_at(body, 12),
                 hash: KeyHash(u64_at(body, 16)),
+                caches: flag(4),
                 change: IndexChange {
                     slot: u32_at(body, 24),
                     expected: SlotWord(u64_at(body, 28)),
@@ -241,16 +295,24 @@ impl IndexRpc {
                 let from = SlotId { partition: flags, slot: u32_at(body, 12) };
                 IndexRpc::Range { epoch, session, sequence, from }
             }
+            26 => IndexRpc::Invalidate { epoch, session, sequence, hash: KeyHash(u64_at(body, 12)) },
+            27 => IndexRpc::Invalidated { epoch, session, sequence, hits: u32_at(body, 12) },
             _ => IndexRpc::Written {
                 epoch,
                 session,
                 sequence,
-                status: status_of(flags)?,
+                status: status_of(flags & !GRANT_BIT)?,
+                grant: flag(GRANT_BIT),
                 slot: u32_at(body, 12),
                 old: SlotWord(u64_at(body, 16)),
                 new: SlotWord(u64_at(body, 24)),
             },
         })
+    }
+
+    /// Whether the pair may be kept in the cache of who is answered.
+    pub(crate) fn grants(&self) -> bool {
+        matches!(self, IndexRpc::Words { grant: true, .. } | IndexRpc::Written { grant: true, .. })
     }
 
     /// Where its answer goes, and which request it is or answers: epoch, session, sequence.
@@ -260,7 +322,9 @@ impl IndexRpc {
             | IndexRpc::Words { epoch, session, sequence, .. }
             | IndexRpc::Write { epoch, session, sequence, .. }
             | IndexRpc::Written { epoch, session, sequence, .. }
-            | IndexRpc::Range { epoch, session, sequence, .. } => (epoch, session, sequence),
+            | IndexRpc::Range { epoch, session, sequence, .. }
+            | IndexRpc::Invalidate { epoch, session, sequence, .. }
+            | IndexRpc::Invalidated { epoch, session, sequence, .. } => (epoch, session, sequence),
         }
     }
 }
@@ -290,8 +354,16 @@ mod tests {
             seen: Some(vec![(9, SlotWord(0xAB))]),
         };
         let hash = KeyHash(0x0807_0605_0403_0201);
-        let write = IndexRpc::Write { epoch: 5, session: 2, sequence: 8, acknowledged: 6, hash, change };
-        let mut expected = vec![5, 0, 0, 0, 2, 0, 3, 0, 8, 0, 0, 0, 6, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];
+        let write = IndexRpc::Write {
+            epoch: 5,
+            session: 2,
+            sequence: 8,
+            acknowledged: 6,
+            hash,
+            caches: true,
+            change,
+        };
+        let mut expected = vec![5, 0, 0, 0, 2, 0, 7, 0, 8, 0, 0, 0, 6, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];
         expected.extend_from_slice(&[2, 1, 0, 0, 0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11]);
         expected.extend_from_slice(&[3, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0]);
         expected.extend_from_slice(&[9, 0, 0, 0, 0xAB, 0, 0, 0, 0, 0, 0, 0]);

@@ -3,6 +3,7 @@
 mod asked;
 mod explore;
 mod explored;
+mod explored_cached;
 mod explored_proxied;
 mod memory_check;
 mod run;

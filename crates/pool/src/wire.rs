@@ -29,9 +29,10 @@
 //! | 13 | `FreeBlock` | as of `RecordBlock` |
 //! | 14 | `BlockFreed` | the same |
 //! | 15 | `GivenUp` | session u16 |
-//! | 16 to 19, 22 | `Index` | see `rpc.rs` |
+//! | 16 to 19, 22, 26, 27 | `Index` | see `rpc.rs` |
 //! | 20 | `Renew` | session u16, 0 u16, sequence u32 |
 //! | 21 | `Renewed` | the same |
+//! | 28 | `Silent` | session u16 |
 
 use hedgerow_device::crc32c;
 use hedgerow_row::le_bytes::{u16_at, u32_at, u64_at};
@@ -219,6 +220,11 @@ pub enum Message {
         /// As asked.
         sequence: u32,
     },
+    /// A session does not say that it has dropped a pair from its cache, and a change waits for it.
+    Silent {
+        /// Which.
+        session: u16,
+    },
     /// A session is no member any more, and fenced everywhere.
     GivenUp {
         /// Which.
@@ -291,6 +297,7 @@ impl Message {
                 (14, body.u32(*epoch).u16(block.region).u16(0).u32(block.number).u64(*entry))
             }
             Message::GivenUp { session } => (15, body.u16(*session)),
+            Message::Silent { session } => (28, body.u16(*session)),
             Message::Index(rpc) => {
                 let (number, bytes) = rpc.body();
                 (number, Body(bytes))
@@ -341,11 +348,12 @@ impl Message {
     }
 
     fn of_body(number: u8, body: &[u8]) -> Result<Message> {
-        if matches!(number, 16..20 | 22) {
+        if matches!(number, 16..20 | 22 | 26 | 27) {
             return IndexRpc::of_body(number, body).map(Message::Index);
         }
         let fixed = [8, 24, 4, 16, 6, 6, 8, 12, 20, 20, 8, 4, 20, 20, 2, 0, 0, 0, 0, 8, 8];
-        let Some(&least) = usize::from(number).checked_sub(1).and_then(|at| fixed.get(at)) else {
+        let of_type = usize::from(number).checked_sub(1).and_then(|at| fixed.get(at));
+        let Some(&least) = of_type.or((number == 28).then_some(&2)) else {
             return Err(PoolError::Unknown("datagram's type", number.into()));
         };
         if body.len() < least {
@@ -418,6 +426,7 @@ impl Message {
             13 => Message::FreeBlock { epoch: u32_at(body, 0), block: block(), entry: u64_at(body, 12) },
             14 => Message::BlockFreed { epoch: u32_at(body, 0), block: block(), entry: u64_at(body, 12) },
             15 => Message::GivenUp { session: u16_at(body, 0) },
+            28 => Message::Silent { session: u16_at(body, 0) },
             20 => Message::Renew { session: u16_at(body, 0), sequence: u32_at(body, 4) },
             _ => Message::Renewed { session: u16_at(body, 0), sequence: u32_at(body, 4) },
         }
@@ -474,6 +483,7 @@ mod tests {
             Message::FreeBlock { epoch: 5, block, entry: 0x1_0002 },
             Message::BlockFreed { epoch: 5, block, entry: 0x1_0002 },
             Message::GivenUp { session: 2 },
+            Message::Silent { session: 2 },
             Message::Renew { session: 2, sequence: 8 },
             Message::Renewed { session: 2, sequence: 8 },
         ]
@@ -489,13 +499,20 @@ mod tests {
     fn of_index() -> Vec<Message> {
         let (old, new) = (SlotWord(1), SlotWord(u64::MAX));
         vec![
-            Message::Index(IndexRpc::Read { epoch: 5, session: 2, sequence: 8, hash: KeyHash(9) }),
+            Message::Index(IndexRpc::Read {
+                epoch: 5,
+                session: 2,
+                sequence: 8,
+                hash: KeyHash(9),
+                caches: true,
+            }),
             Message::Index(IndexRpc::Words {
                 epoch: 5,
                 session: 2,
                 sequence: 8,
                 all: true,
                 free: false,
+                grant: true,
                 words: vec![(7, old), (8, new)],
             }),
             Message::Index(IndexRpc::Write {
@@ -504,6 +521,7 @@ mod tests {
                 sequence: 8,
                 acknowledged: 6,
                 hash: KeyHash(9),
+                caches: false,
                 change: IndexChange { slot: 7, expected: old, word: new, combines: true, seen: None },
             }),
             Message::Index(IndexRpc::Write {
@@ -512,6 +530,7 @@ mod tests {
                 sequence: 8,
                 acknowledged: 6,
                 hash: KeyHash(9),
+                caches: false,
                 change: IndexChange {
                     slot: ANY_SLOT,
                     expected: old,
@@ -528,7 +547,10 @@ mod tests {
                 slot: 7,
                 old,
                 new,
+                grant: true,
             }),
+            Message::Index(IndexRpc::Invalidate { epoch: 5, session: 2, sequence: 8, hash: KeyHash(9) }),
+            Message::Index(IndexRpc::Invalidated { epoch: 5, session: 2, sequence: 8, hits: 3 }),
             Message::Index(IndexRpc::Range {
                 epoch: 5,
                 session: 2,
@@ -547,7 +569,7 @@ mod tests {
         assert_eq!(bytes, expected);
         // Of all of them together, so that none changes unnoticed.
         let crc = all().iter().fold(0, |crc, message| crc32c(crc, &message.encode(1)));
-        assert_eq!(crc, 7_237_210);
+        assert_eq!(crc, 3_681_226_002);
     }
 
     #[test]

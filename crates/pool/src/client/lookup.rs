@@ -25,6 +25,11 @@ impl Client {
         if let Request::Walk(from, _) = operation.call.request {
             return self.begin_walk(operation, from, now);
         }
+        if operation.call.request == Request::Get
+            && let Some(next) = self.read_cached(operation, now)
+        {
+            return next;
+        }
         if let Request::Put(value, condition) = &operation.call.request
             && operation.object.is_none()
         {
@@ -38,11 +43,7 @@ impl Client {
             }
         }
         if self.owner_of(operation).is_some() {
-            operation.learnt_at = now;
-            return match self.writes_of_object(operation) {
-                Some(writes) => self.ask_index(operation, writes),
-                None => Next::Finish(Outcome::Unavailable),
-            };
+            return self.start_proxied(operation, now);
         }
         let id = self.slot_id(operation, 0);
         let table = self.layout.table_address(id.partition);
@@ -50,7 +51,7 @@ impl Client {
             return Next::Finish(Outcome::Unavailable);
         };
         operation.learnt_at = now;
-        let cached = self.cache.get(&operation.call.key).filter(|_| !operation.passes_cache);
+        let cached = self.cached(operation);
         let mut batches = Vec::new();
         match cached {
             Some(cached) => {
@@ -80,8 +81,13 @@ impl Client {
         Next::Post(batches)
     }
 
+    /// What the cache has of the key, unless that has led nowhere.
+    pub(super) fn cached(&self, operation: &Operation) -> Option<CachedSlot> {
+        self.cache.get(operation.hash, &operation.call.key).filter(|_| !operation.passes_cache)
+    }
+
     /// The writes of the operation's object, unless it is written in this epoch; none where it cannot be.
-    fn writes_of_object(&self, operation: &mut Operation) -> Option<Vec<(MemoryNode, Batch)>> {
+    pub(super) fn writes_of_object(&self, operation: &mut Operation) -> Option<Vec<(MemoryNode, Batch)>> {
         let epoch = self.view.map(|view| view.epoch);
         let Some(object) = operation.object.as_mut().filter(|object| object.written_in != epoch) else {
             return Some(Vec::new());
@@ -147,7 +153,7 @@ impl Client {
         let word = bytes_of(results, 0, 0).map(|bytes| SlotWord(u64_at(bytes, 0)));
         operation.passes_cache = true;
         if word != Some(cached.word) || !self.is_fresh(operation, now) {
-            self.cache.remove(&operation.call.key);
+            self.cache.remove(operation.hash);
             return Next::Again;
         }
         let mut holder = Holder {
@@ -248,16 +254,25 @@ impl Client {
             return Next::Again;
         }
         let mut holders = Vec::new();
+        let (mut seen, learnt_at) = (None, operation.learnt_at);
+        let is_granted = operation.is_granted && !(operation.is_tainted && self.repairs.taint);
         for (at, (slot, word)) in words.into_iter().enumerate() {
             let bytes = bytes_of(results, at, 0).unwrap_or_default();
             // An object that does not verify proves nothing, neither that the key is there nor that it is not.
             let Some(object) = self.verified(bytes) else { return self.again_soon(operation, now) };
             let (kind, generation) = (object.kind, object.generation);
             if object.key == operation.call.key {
+                if kind != ObjectKind::Claim {
+                    seen = Some(CachedSlot { slot, word, generation, learnt_at, is_granted });
+                }
                 holders.push(Holder { slot, word, kind, generation, value: object.value.to_vec() });
             } else if all && kind == ObjectKind::Claim {
                 return self.release(operation, slot, word, now);
             }
+        }
+        if let (Some(seen), [holder]) = (seen, holders.as_slice()) {
+            self.cache.insert(operation.hash, &operation.call.key, seen);
+            self.cache.insert_value(operation.hash, seen.generation, &holder.value);
         }
         self.found(operation, holders, free, now)
     }

@@ -137,6 +137,10 @@ pub(super) enum Step {
     AwaitSpace,
     /// The slot that the cache names, and of a read its object.
     Probe(CachedSlot),
+    /// The object of a pair that is granted to the cache.
+    ReadGranted(CachedSlot),
+    /// Its own object to be written, for the slot that the cache names.
+    WriteObject(CachedSlot),
     /// Both combined buckets.
     LookUp,
     /// The objects of these slots. `free`: a slot for a new key, `all`: these are all slots, not only those with the fingerprint.
@@ -195,6 +199,10 @@ pub(super) struct Operation {
     pub(super) claim: Option<(u32, SlotWord)>,
     pub(super) attempts: u32,
     pub(super) passes_cache: bool,
+    /// The proxy granted the pair to the cache, in answer to what was asked last.
+    pub(super) is_granted: bool,
+    /// Since that was asked the cache was told to drop the pair.
+    pub(super) is_tainted: bool,
     /// What a proxy was asked, and what it answered.
     pub(super) rpc: Option<IndexRpc>,
     pub(super) reply: Option<IndexRpc>,
@@ -229,6 +237,8 @@ impl Operation {
             claim: None,
             attempts: 0,
             passes_cache: false,
+            is_granted: false,
+            is_tainted: false,
             rpc: None,
             reply: None,
             resend_at: None,
@@ -278,8 +288,14 @@ pub struct ClientCounters {
     pub absorbed: u64,
     /// Changes that were decided by the smallest word.
     pub arbitrated: u64,
-    /// Reads from the slot that the cache named.
+    /// Look-ups that the slot was enough for which the cache named.
     pub cache_hits: u64,
+    /// Reads of pairs that are granted to the cache: of their objects, and without any.
+    pub address_hits: u64,
+    /// See `address_hits`.
+    pub value_hits: u64,
+    /// Pairs that the cache was told to drop.
+    pub invalidated: u64,
     /// Objects that did not verify.
     pub unverified: u64,
     /// Results thrown away because they came too late.
@@ -308,6 +324,9 @@ impl ClientCounters {
             absorbed: self.absorbed + other.absorbed,
             arbitrated: self.arbitrated + other.arbitrated,
             cache_hits: self.cache_hits + other.cache_hits,
+            address_hits: self.address_hits + other.address_hits,
+            value_hits: self.value_hits + other.value_hits,
+            invalidated: self.invalidated + other.invalidated,
             unverified: self.unverified + other.unverified,
             late: self.late + other.late,
             released: self.released + other.released,

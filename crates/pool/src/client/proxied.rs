@@ -3,13 +3,15 @@
 //! Owns the requests to proxies, and what follows from their answers. Promises that nothing is concluded from the index on memory nodes, which runs ahead of the proxy (hole 7 of FlexKV), and that a change is not asked for again
 //! under another number unless the first one certainly did not happen. Must not know how a proxy decides.
 
-use super::operation::{Next, Operation, Outcome, Request, Step};
+use super::cache::CachedSlot;
+use super::operation::{Holder, Next, Operation, Outcome, Request, Step};
 use super::slot_change::Purpose;
 use super::submission::Submission;
-use super::{Client, ClientAnswer, Condition};
-use crate::fabric::{Batch, Nanos};
+use super::{Client, ClientAnswer, Condition, bytes_of};
+use crate::bucket::KeyHash;
+use crate::fabric::{Batch, Nanos, NodeId, PostResult};
 use crate::machine::Out;
-use crate::object::Generation;
+use crate::object::{Generation, Object, ObjectKind};
 use crate::region::{MemoryNode, SlotId};
 use crate::rpc::{ANY_SLOT, IndexChange, IndexRpc, SlotAndWord, WriteStatus};
 use crate::wire::{Message, Owner, Verdict};
@@ -29,12 +31,128 @@ impl Client {
         Some(self.next_sequence)
     }
 
+    /// Begins an operation of a partition that has a proxy: a write that knows its slot writes its object, and asks for the change then; all others ask which slot it is.
+    pub(super) fn start_proxied(&mut self, operation: &mut Operation, now: Nanos) -> Next {
+        let place = self.cached_place(operation, now);
+        if place.is_none() {
+            operation.learnt_at = now;
+        }
+        match (self.writes_of_object(operation), place) {
+            (None, _) => Next::Finish(Outcome::Unavailable),
+            (Some(writes), None) => self.ask_index(operation, writes),
+            (Some(writes), Some(cached)) => {
+                operation.learnt_at = cached.learnt_at;
+                operation.passes_cache = true;
+                match writes.is_empty() {
+                    true => self.object_is_written(operation, cached, now),
+                    false => {
+                        operation.step = Step::WriteObject(cached);
+                        Next::Post(writes)
+                    }
+                }
+            }
+        }
+    }
+
+    /// The slot of a write that need not ask, since its condition holds if the word is still there. It was there not long ago, or is, as the proxy would have said when it changed: so the same word is no other key's (hole 9).
+    fn cached_place(&self, operation: &Operation, now: Nanos) -> Option<CachedSlot> {
+        let mut cached = self.cached(operation)?;
+        let condition = match operation.call.request {
+            Request::Put(_, condition) | Request::Delete(condition) => condition,
+            Request::Get | Request::Walk(..) => return None,
+        };
+        if cached.is_granted && self.proxy.has_lease(now) {
+            cached.learnt_at = now;
+        }
+        let is_fresh = now.saturating_sub(cached.learnt_at) <= self.options.quarantine_ns / 2;
+        let holds = match condition {
+            Condition::Any | Condition::Present => true,
+            Condition::Absent => false,
+            Condition::Same(generation) => generation == cached.generation,
+        };
+        (is_fresh && holds).then_some(cached)
+    }
+
+    /// All copies have the object of a write that knows its slot.
+    pub(super) fn object_is_written(
+        &mut self,
+        operation: &mut Operation,
+        cached: CachedSlot,
+        now: Nanos,
+    ) -> Next {
+        self.counters.cache_hits += 1;
+        let CachedSlot { slot, word, generation, .. } = cached;
+        let holder = Holder { slot, word, kind: ObjectKind::Put, generation, value: Vec::new() };
+        self.found(operation, vec![holder], None, now)
+    }
+
+    /// Reads a pair that is granted to the cache: it is what the key has now, since whoever changes it waits for this node to say that it has dropped it, or for the end of its lease.
+    pub(super) fn read_cached(&mut self, operation: &mut Operation, now: Nanos) -> Option<Next> {
+        let cached = self.cached(operation).filter(|cached| cached.is_granted)?;
+        if !self.proxy.has_lease(now) {
+            return None;
+        }
+        if let Some(value) = self.cache.hit(operation.hash) {
+            self.counters.value_hits += 1;
+            return Some(Next::Finish(Outcome::Value(value.to_vec(), cached.generation)));
+        }
+        let read = self.read_object(cached.word)?;
+        operation.learnt_at = now;
+        operation.passes_cache = true;
+        operation.step = Step::ReadGranted(cached);
+        Some(Next::Post(vec![read]))
+    }
+
+    /// The object of a pair that was granted when its read began: that is when it was the key's.
+    pub(super) fn granted_came(
+        &mut self,
+        operation: &mut Operation,
+        cached: CachedSlot,
+        results: &[PostResult],
+        now: Nanos,
+    ) -> Next {
+        if !self.is_fresh(operation, now) {
+            return Next::Again;
+        }
+        let bytes = bytes_of(results, 0, 0).unwrap_or_default();
+        let is_its =
+            |object: &Object<'_>| object.key == operation.call.key && object.generation == cached.generation;
+        let Some(object) = self.verified(bytes).filter(is_its) else { return Next::Again };
+        let (value, generation) = (object.value.to_vec(), object.generation);
+        self.counters.address_hits += 1;
+        self.cache.insert_value(operation.hash, generation, &value);
+        Next::Finish(Outcome::Value(value, generation))
+    }
+
+    /// A key is about to change: it goes out of the cache, and what is on its way does not come into it. Then the proxy is told so.
+    pub(super) fn invalidate(
+        &mut self,
+        proxy: NodeId,
+        (epoch, session, sequence): (u32, u16, u32),
+        hash: KeyHash,
+        out: &mut Vec<Out<ClientAnswer>>,
+    ) {
+        // Of another epoch nothing is granted, and nobody waits.
+        if self.view.is_none_or(|view| (view.epoch, view.session.0) != (epoch, session)) {
+            return;
+        }
+        self.counters.invalidated += 1;
+        let hits = self.cache.remove(hash).unwrap_or(0);
+        for operation in self.operations.values_mut().filter(|operation| operation.hash == hash) {
+            operation.is_tainted = true;
+        }
+        let rpc = IndexRpc::Invalidated { epoch, session, sequence, hits };
+        out.push(Out::Send { to: proxy, bytes: Message::Index(rpc).encode(self.node.0) });
+    }
+
     /// Asks the proxy which slots may have the key, and writes the object meanwhile.
     pub(super) fn ask_index(&mut self, operation: &mut Operation, writes: Vec<(MemoryNode, Batch)>) -> Next {
         let (epoch, session) = self.view.map_or((0, 0), |view| (view.epoch, view.session.0));
         let Some(sequence) = self.next_sequence() else { return Next::Finish(Outcome::Unavailable) };
         operation.step = Step::Ask;
-        Next::Ask(IndexRpc::Read { epoch, session, sequence, hash: operation.hash }, writes)
+        (operation.is_granted, operation.is_tainted) = (false, false);
+        let (hash, caches) = (operation.hash, self.cache.is_used());
+        Next::Ask(IndexRpc::Read { epoch, session, sequence, hash, caches }, writes)
     }
 
     /// Asks the proxy for words of its table, from a slot on.
@@ -47,9 +165,10 @@ impl Client {
 
     /// The proxy said which.
     pub(super) fn words_came(&mut self, operation: &mut Operation, now: Nanos) -> Next {
-        let Some(IndexRpc::Words { words, all, free, .. }) = operation.reply.take() else {
+        let Some(IndexRpc::Words { words, all, free, grant, .. }) = operation.reply.take() else {
             return self.again_soon(operation, now);
         };
+        operation.is_granted = grant;
         operation.seen.clone_from(&words);
         let is_put = matches!(operation.call.request, Request::Put(..));
         let free = free.then_some((ANY_SLOT, SlotWord::NEVER_USED));
@@ -85,9 +204,10 @@ impl Client {
         let Some(sequence) = self.next_sequence() else { return Next::Finish(Outcome::Unavailable) };
         let partition = operation.hash.partition(self.layout.partition_bits);
         operation.step = Step::Submit(Submission { purpose, partition, change: change.clone() });
-        let hash = operation.hash;
+        (operation.is_granted, operation.is_tainted) = (false, false);
+        let (hash, caches) = (operation.hash, self.cache.is_used());
         // What is acknowledged is said when it is sent.
-        let rpc = IndexRpc::Write { epoch, session, sequence, acknowledged: 0, hash, change };
+        let rpc = IndexRpc::Write { epoch, session, sequence, acknowledged: 0, hash, caches, change };
         Next::Ask(rpc, Vec::new())
     }
 
@@ -98,14 +218,16 @@ impl Client {
         submission: &Submission,
         now: Nanos,
     ) -> Next {
-        let Some(IndexRpc::Written { status, slot, old, new, .. }) = operation.reply.take() else {
+        let Some(IndexRpc::Written { status, slot, old, new, grant, .. }) = operation.reply.take() else {
             return self.again_soon(operation, now);
         };
+        operation.is_granted = grant;
         match status {
             WriteStatus::Done => self.has_changed(operation, submission.purpose, (slot, old, new), now),
             WriteStatus::Absorbed => self.absorbed(operation),
             WriteStatus::Conflict => {
                 self.counters.lost += 1;
+                self.cache.remove(operation.hash);
                 Next::Again
             }
             WriteStatus::Full => Next::Finish(Outcome::Full),
@@ -122,6 +244,9 @@ impl Client {
         };
         let found = self.operations.iter_mut().find(|(_, operation)| is_ours(operation));
         let Some((&id, operation)) = found else { return };
+        if rpc.grants() {
+            self.proxy.begin_lease(now, out);
+        }
         operation.reply = Some(rpc);
         if !operation.is_waiting() {
             operation.is_held = true;
@@ -181,6 +306,10 @@ impl Client {
         now: Nanos,
     ) -> Option<Outcome> {
         if let Some(reply) = &mut operation.reply {
+            // What was granted was in the epoch before.
+            if let IndexRpc::Written { grant, .. } = reply {
+                *grant = false;
+            }
             // What a combined change replaced is no word that the doubt named: its block may be nobody's by now, and is not written to.
             if let IndexRpc::Written { old, .. } = reply
                 && *old != submission.change.expected

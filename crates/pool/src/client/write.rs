@@ -33,10 +33,6 @@ impl Client {
     ) -> Next {
         let (live, claims): (Vec<Holder>, Vec<Holder>) =
             holders.into_iter().partition(|holder| holder.kind != ObjectKind::Claim);
-        if let Some(holder) = live.first() {
-            let seen = CachedSlot { slot: holder.slot, word: holder.word, generation: holder.generation };
-            self.cache.insert(&operation.call.key, seen);
-        }
         // A claim of ours, where somebody else was quicker: it goes before anything else, or it would stay.
         let own = operation
             .claim
@@ -326,6 +322,8 @@ impl Client {
     }
 
     pub(super) fn absorbed(&mut self, operation: &Operation) -> Next {
+        // What the slot has now was not heard.
+        self.cache.remove(operation.hash);
         self.counters.absorbed += 1;
         let generation = operation.object.as_ref().map_or(Generation(0), |object| object.generation);
         Next::Finish(Outcome::Stored(generation))
@@ -361,13 +359,19 @@ impl Client {
                 Next::Again
             }
             Purpose::Delete => {
-                self.cache.remove(&operation.call.key);
+                self.cache.remove(operation.hash);
                 Next::Finish(Outcome::Deleted(true))
             }
             Purpose::Store => {
                 let generation = self.stored(operation);
-                let seen = CachedSlot { slot, word: new, generation };
-                self.cache.insert(&operation.call.key, seen);
+                let is_granted = operation.is_granted && !(operation.is_tainted && self.repairs.taint);
+                // It was there when this was heard of, or before: where it was granted that is now.
+                let seen =
+                    CachedSlot { slot, word: new, generation, learnt_at: operation.learnt_at, is_granted };
+                self.cache.insert(operation.hash, &operation.call.key, seen);
+                if let Request::Put(value, _) = &operation.call.request {
+                    self.cache.insert_value(operation.hash, generation, value);
+                }
                 Next::Finish(Outcome::Stored(generation))
             }
         }

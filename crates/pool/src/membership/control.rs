@@ -34,7 +34,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use hedgerow_device::crc32c;
 use hedgerow_row::le_bytes::{u16_at, u32_at, u64_at};
 
-use crate::client::ClientOptions;
+use crate::client::{CACHED_BYTES, ClientOptions};
 use crate::error::{PoolError, Result};
 use crate::fabric::{Nanos, NodeId};
 use crate::region::PoolLayout;
@@ -392,6 +392,8 @@ fn welcome_of(body: &[u8]) -> Result<Welcome> {
         housekeeping_ns: time("housekeeping", 6)?,
         depth: u32_at(body, 4).clamp(1, 128) as usize,
         cached_keys: bounded("cached keys", 9, 0, 1 << 24)? as usize,
+        // Each node says for itself what memory it has.
+        cached_bytes: CACHED_BYTES,
         rpc_retry_ns: time("retry of requests", 7)?,
         lease_ns: time("lease of proxies", 8)?,
     };

@@ -3,7 +3,7 @@
 //! Owns the settings of a pool of processes over TCP, and how its memory is divided. Must not know where its nodes are.
 
 use crate::bucket::groups_for;
-use crate::client::ClientOptions;
+use crate::client::{CACHED_BYTES, ClientOptions};
 use crate::error::{PoolError, Result};
 use crate::fabric::Nanos;
 use crate::fabric::tcp::TcpOptions;
@@ -77,6 +77,7 @@ impl PoolPlan {
             housekeeping_ns: 2_000_000,
             depth: 64,
             cached_keys: 65_536,
+            cached_bytes: CACHED_BYTES,
             rpc_retry_ns: 5_000_000,
             lease_ns: 200_000_000,
         };

@@ -56,7 +56,7 @@ fn insert(sequence: u32, hash: KeyHash) -> IndexRpc {
         combines: false,
         seen: Some(Vec::new()),
     };
-    IndexRpc::Write { epoch: 1, session: 2, sequence, acknowledged: 0, hash, change }
+    IndexRpc::Write { epoch: 1, session: 2, sequence, acknowledged: 0, hash, caches: false, change }
 }
 
 fn key(number: u64) -> KeyHash {
@@ -153,7 +153,7 @@ fn a_lease_begins_where_answers_are_slower_than_housekeeping() {
     proxy.renewals.clear();
     for now in (1_000..40_000).step_by(1_000) {
         let mut out = Outs::new();
-        proxy.housekeep(now, &mut out);
+        proxy.housekeep(now, false, &mut out);
         assert!(out.len() <= 1);
         under_way.extend(out.iter().map(|_| (now, proxy.next_renewal)));
         assert!(proxy.renewals.len() <= RENEWALS as usize);
@@ -166,7 +166,126 @@ fn a_lease_begins_where_answers_are_slower_than_housekeeping() {
     // What was asked for longer ago than a lease holds counts for nothing.
     let old = proxy.next_renewal;
     let until = proxy.lease_until;
-    proxy.housekeep(80_000, &mut Outs::new());
+    proxy.housekeep(80_000, false, &mut Outs::new());
     proxy.renewed(80_000, old, &mut Outs::new());
     assert_eq!((proxy.lease_until, proxy.renewals.len()), (until, 1));
+}
+
+/// What caches are told: to whom, and under which number.
+fn invalidations(out: &Outs) -> Vec<(NodeId, u16, u32)> {
+    let told = |one: &Out<()>| match one {
+        Out::Send { to, bytes } => match Message::decode(bytes) {
+            Ok((_, Message::Index(IndexRpc::Invalidate { session, sequence, .. }))) => {
+                Some((*to, session, sequence))
+            }
+            _ => None,
+        },
+        _ => None,
+    };
+    out.iter().filter_map(told).collect()
+}
+
+fn silent(out: &Outs) -> Vec<u16> {
+    let told = |one: &Out<()>| match one {
+        Out::Send { to: NodeId::MANAGER, bytes } => match Message::decode(bytes) {
+            Ok((_, Message::Silent { session })) => Some(session),
+            _ => None,
+        },
+        _ => None,
+    };
+    out.iter().filter_map(told).collect()
+}
+
+/// A look-up of the key for a node with a cache: whether the pair is granted, and its word.
+fn look_up(proxy: &mut Proxy, now: Nanos, session: u16, hash: KeyHash) -> (bool, SlotAndWord) {
+    let mut out = Outs::new();
+    let read = IndexRpc::Read { epoch: 1, session, sequence: 1, hash, caches: true };
+    proxy.asked(now, NodeId(session), read, &mut out);
+    let Some(Out::Send { bytes, .. }) = out.first() else { panic!("nothing was answered") };
+    match Message::decode(bytes) {
+        Ok((_, Message::Index(IndexRpc::Words { grant, words, .. }))) => (grant, words[0]),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A proxy with a lease and one key, which was granted to sessions 3 and 4.
+fn proxy_with_sharers() -> (Proxy, SlotAndWord) {
+    let (mut proxy, mut out) = (proxy(), Outs::new());
+    proxy.renewed(0, proxy.next_renewal, &mut out);
+    let tags = ask(&mut proxy, 1, key(1), &mut out);
+    written(&mut proxy, tags[0]);
+    assert!(look_up(&mut proxy, 0, 3, key(1)).0);
+    let (granted, place) = look_up(&mut proxy, 0, 4, key(1));
+    assert!(granted);
+    (proxy, place)
+}
+
+/// The key is put over: the tags of the writes, and what is sent.
+fn put_over(proxy: &mut Proxy, now: Nanos, (slot, expected): SlotAndWord) -> (Vec<u64>, Outs) {
+    let IndexRpc::Write { change, hash, .. } = insert(2, key(1)) else { unreachable!() };
+    let change = IndexChange { slot, expected, seen: None, ..change };
+    let mut out = Outs::new();
+    let rpc =
+        IndexRpc::Write { epoch: 1, session: 2, sequence: 2, acknowledged: 0, hash, caches: true, change };
+    proxy.asked(now, WRITER, rpc, &mut out);
+    (tags(&out), out)
+}
+
+fn dropped(proxy: &mut Proxy, session: u16, sequence: u32) -> Vec<(u32, WriteStatus)> {
+    let mut out = Outs::new();
+    let rpc = IndexRpc::Invalidated { epoch: 1, session, sequence, hits: 0 };
+    proxy.asked(0, NodeId(session), rpc, &mut out);
+    answers(&out)
+}
+
+#[test]
+fn a_change_waits_for_all_caches_that_may_have_the_pair() {
+    let (mut proxy, place) = proxy_with_sharers();
+    let (tags, out) = put_over(&mut proxy, 0, place);
+    let told = invalidations(&out);
+    let number = told[0].2;
+    assert_eq!(told, [(NodeId(3), 3, number), (NodeId(4), 4, number)]);
+    // While it changes nothing is granted, and what was is what is read.
+    assert_eq!(look_up(&mut proxy, 0, 5, key(1)), (false, place));
+    assert_eq!(written(&mut proxy, tags[0]), []);
+    // Another change's number, another session, the same one twice: none of it counts.
+    assert_eq!(dropped(&mut proxy, 4, number.wrapping_sub(1)), []);
+    assert_eq!(dropped(&mut proxy, 9, number), []);
+    assert_eq!(dropped(&mut proxy, 3, number), []);
+    assert_eq!(dropped(&mut proxy, 3, number), []);
+    assert_eq!(dropped(&mut proxy, 4, number), [(2, WriteStatus::Done)]);
+    assert_ne!(look_up(&mut proxy, 0, 5, key(1)).1, place);
+    assert_eq!(proxy.counters.invalidated, 2);
+}
+
+/// Whoever does not answer is asked again, and the manager is told of it once its lease must be over.
+#[test]
+fn a_cache_that_is_silent_is_told_to_the_manager() {
+    let (mut proxy, place) = proxy_with_sharers();
+    let (tags, out) = put_over(&mut proxy, 0, place);
+    let number = invalidations(&out)[0].2;
+    assert_eq!(written(&mut proxy, tags[0]), []);
+    assert_eq!(dropped(&mut proxy, 3, number), []);
+    for now in [1_000, 2 * LEASE_NS, 2 * LEASE_NS + 1, 3 * LEASE_NS] {
+        let mut out = Outs::new();
+        proxy.housekeep(now, false, &mut out);
+        assert_eq!(invalidations(&out), [(NodeId(4), 4, number)]);
+        assert_eq!(silent(&out), if now > 2 * LEASE_NS { vec![4] } else { vec![] });
+    }
+    assert_eq!(dropped(&mut proxy, 4, number), [(2, WriteStatus::Done)]);
+    let mut out = Outs::new();
+    proxy.housekeep(4 * LEASE_NS, false, &mut out);
+    assert!(invalidations(&out).is_empty() && silent(&out).is_empty());
+}
+
+/// A proxy that is about to end still hears that a pair was dropped, and tells its writer.
+#[test]
+fn a_proxy_that_ends_answers_what_caches_held_up() {
+    let (mut proxy, place) = proxy_with_sharers();
+    let (tags, out) = put_over(&mut proxy, 0, place);
+    let number = invalidations(&out)[0].2;
+    proxy.stop(&mut Outs::new());
+    assert_eq!(written(&mut proxy, tags[0]), []);
+    assert_eq!(dropped(&mut proxy, 3, number), []);
+    assert_eq!(dropped(&mut proxy, 4, number), [(2, WriteStatus::Done)]);
 }

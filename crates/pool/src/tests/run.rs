@@ -56,6 +56,7 @@ impl Plan {
             housekeeping_ns: 100_000,
             depth: 4,
             cached_keys: 8,
+            cached_bytes: 1024,
             rpc_retry_ns: 60_000,
             lease_ns: 400_000,
         };

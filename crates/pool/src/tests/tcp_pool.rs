@@ -31,6 +31,7 @@ pub(crate) const CLIENT: ClientOptions = ClientOptions {
     housekeeping_ns: 2_000_000,
     depth: 16,
     cached_keys: 64,
+    cached_bytes: 1 << 20,
     rpc_retry_ns: 5_000_000,
     lease_ns: 100_000_000,
 };

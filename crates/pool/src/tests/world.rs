@@ -34,6 +34,7 @@ pub(super) struct Setup {
     pub(super) quarantine_ns: Nanos,
     pub(super) timeout_ns: Nanos,
     pub(super) cached_keys: usize,
+    pub(super) cached_bytes: usize,
     /// Partition 0 has this client as its proxy from the beginning.
     pub(super) proxy: Option<u16>,
     pub(super) rpc_retry_ns: Nanos,
@@ -69,6 +70,7 @@ impl Setup {
             quarantine_ns: 1_000_000_000,
             timeout_ns: 2 * HORIZON,
             cached_keys: 0,
+            cached_bytes: 1024,
             proxy: None,
             rpc_retry_ns: 4 * HORIZON,
             assigns: Vec::new(),
@@ -220,6 +222,7 @@ impl World {
             housekeeping_ns: 4 * HORIZON,
             depth: 4,
             cached_keys: setup.cached_keys,
+            cached_bytes: setup.cached_bytes,
             rpc_retry_ns: setup.rpc_retry_ns,
             lease_ns: HORIZON / 4,
         };
