@@ -45,6 +45,7 @@ use crate::region::{MemoryNode, NodeSet, PoolLayout, SlotId};
 use crate::repairs::Repairs;
 use crate::rpc::IndexRpc;
 use crate::wire::{DOUBTS_MAX, Doubt, Message, Owner, Verdict};
+pub(crate) use cache::CacheReader;
 use cache::PairCache;
 use operation::{Next, Operation, Step};
 #[cfg(not(test))]
@@ -184,6 +185,17 @@ impl Client {
         }
     }
 
+    /// The same, whose cache others read: it is emptied first.
+    pub(crate) fn with_cache(
+        node: NodeId,
+        boot: u64,
+        layout: PoolLayout,
+        options: ClientOptions,
+        reader: &CacheReader,
+    ) -> Client {
+        Client { cache: PairCache::of_reader(reader), ..Client::new(node, boot, layout, options) }
+    }
+
     /// What it did.
     pub fn counters(&self) -> ClientCounters {
         self.counters
@@ -252,6 +264,9 @@ impl Client {
         if !self.is_paused() {
             self.begin_calls(now, out);
         }
+        // Before anybody is told anything.
+        let valid_until = if self.is_paused() { 0 } else { self.proxy.lease_until() };
+        self.cache.set_valid_until(valid_until);
         // Before it says that it is prepared: the blocks may be given to somebody else then.
         self.flush_frees(out);
         self.report_prepared(out);

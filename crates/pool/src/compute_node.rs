@@ -13,10 +13,12 @@ use std::time::Duration;
 
 use hedgerow_device::{Clock, spawn};
 
-use crate::client::{Client, ClientCall, ClientOptions, Outcome, Request};
+use crate::client::{CacheReader, Client, ClientCall, ClientCounters, ClientOptions, Outcome, Request};
 use crate::fabric::tcp::{FabricWaker, TcpFabric};
 use crate::fabric::{Nanos, NodeId};
 use crate::node::NodeDriver;
+use crate::object::Generation;
+use crate::proxy::ProxyCounters;
 use crate::region::PoolLayout;
 use crate::sync::{AtomicBool, AtomicU64, Condvar, Mutex, Ordering};
 
@@ -116,11 +118,25 @@ struct NodeShared {
     queue: Mutex<NodeQueue>,
     is_ready: AtomicBool,
     sessions_ended: AtomicU64,
+    /// Those of all sessions that have ended, and of the present one as of its last step.
+    counters: Mutex<NodeCounters>,
+}
+
+/// Counts of what a node did, over all of its sessions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct NodeCounters {
+    /// What its clients did.
+    pub client: ClientCounters,
+    /// What it did for others, as a proxy.
+    pub proxy: ProxyCounters,
+    /// Pairs that its callers read from its cache, with nothing asked of its thread.
+    pub read_from_cache: u64,
 }
 
 /// A running node. It ends when this is dropped: what may have happened of calls under way is `Indeterminate` then.
 pub struct ComputeNode {
     shared: Arc<NodeShared>,
+    cache: CacheReader,
     waker: FabricWaker,
     thread: Option<JoinHandle<()>>,
     layout: PoolLayout,
@@ -145,18 +161,30 @@ impl ComputeNode {
     ) -> io::Result<ComputeNode> {
         let (shared, waker) = (Arc::new(NodeShared::default()), fabric.waker());
         // Before there is a thread: if it fails nobody waits.
-        let client = Client::new(options.node, boots(), options.layout, options.client);
+        let cache = CacheReader::new(options.client.cached_keys, options.client.cached_bytes);
+        let of_node = cache.clone();
+        let client = Client::with_cache(options.node, boots(), options.layout, options.client, &cache);
         let of_thread = Arc::clone(&shared);
         let thread = spawn("pool-compute", move || {
             let driver = NodeDriver::new(client, fabric);
             let (pending, next_call) = (BTreeMap::new(), 0);
             let rest = RestBetweenSessions::new(Clock::system());
-            let held = Vec::new();
-            let mut node =
-                NodeThread { driver, options, boots, shared: of_thread, held, pending, next_call, rest };
+            let (held, before) = (Vec::new(), NodeCounters::default());
+            let mut node = NodeThread {
+                driver,
+                options,
+                boots,
+                shared: of_thread,
+                cache,
+                before,
+                held,
+                pending,
+                next_call,
+                rest,
+            };
             while node.turn() {}
         })?;
-        Ok(ComputeNode { shared, waker, thread: Some(thread), layout: options.layout })
+        Ok(ComputeNode { shared, cache: of_node, waker, thread: Some(thread), layout: options.layout })
     }
 
     /// Asks the client. What became of it comes to the inbox, with the tag: exactly once.
@@ -170,6 +198,16 @@ impl ComputeNode {
             queue.calls.push(QueuedCall { tag, key, request, to: Arc::clone(to) });
         }
         self.waker.wake();
+    }
+
+    /// The key's value and version, if the node's cache has them: nothing is asked of its thread, nor of the pool, and it is as linearizable as what that would answer. None says nothing.
+    pub fn cached(&self, key: &[u8]) -> Option<(Arc<[u8]>, Generation)> {
+        self.cache.get(key)
+    }
+
+    /// What it did so far, as of a moment ago.
+    pub fn counters(&self) -> NodeCounters {
+        NodeCounters { read_from_cache: self.cache.read(), ..*self.shared.counters.lock() }
     }
 
     /// Tells the fabric something, soon, on the node's thread: where a node is, for one. Nothing is told once the node has ended.
@@ -237,6 +275,9 @@ struct NodeThread<B> {
     options: ComputeNodeOptions,
     boots: B,
     shared: Arc<NodeShared>,
+    cache: CacheReader,
+    /// What the clients before the present one did.
+    before: NodeCounters,
     /// Calls that wait for the next session.
     held: Vec<QueuedCall>,
     pending: BTreeMap<u64, PendingCall>,
@@ -301,13 +342,21 @@ impl<B: FnMut() -> u64> NodeThread<B> {
         }
         self.driver.step(STEP);
         self.hand_out();
+        *self.shared.counters.lock() = self.counters();
         if life == NodeLife::Running && self.driver.machine().is_fenced() && self.rest.is_over() {
             let ComputeNodeOptions { node, layout, client } = self.options;
-            self.driver.restart(Client::new(node, (self.boots)(), layout, client));
+            self.before = self.counters();
+            self.driver.restart(Client::with_cache(node, (self.boots)(), layout, client, &self.cache));
             self.shared.sessions_ended.fetch_add(1, Ordering::AcqRel);
         }
         self.shared.is_ready.store(self.driver.machine().is_ready(), Ordering::Release);
         true
+    }
+
+    fn counters(&self) -> NodeCounters {
+        let (client, proxy) = (self.driver.machine().counters(), self.driver.machine().proxy_counters());
+        let NodeCounters { client: clients, proxy: proxies, .. } = self.before;
+        NodeCounters { client: clients.plus(client), proxy: proxies.plus(proxy), ..self.before }
     }
 
     /// Whether calls wait for the next session: where it comes so soon that they are in time. A client whose session ended would refuse them.

@@ -274,6 +274,11 @@ impl Proxy {
         now < self.lease_until || !self.repairs.lease
     }
 
+    /// When its lease ends.
+    pub(crate) fn lease_until(&self) -> Nanos {
+        self.lease_until
+    }
+
     /// Asks for a lease, unless there is one: something was granted.
     pub(crate) fn begin_lease<A>(&mut self, now: Nanos, out: &mut Vec<Out<A>>) {
         if !self.is_stopped && now >= self.lease_until {

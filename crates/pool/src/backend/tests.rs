@@ -333,8 +333,8 @@ struct Seen {
     open: u64,
 }
 
-/// Calls of one caller; each command that names a key is in the history.
-fn call_some(backend: &PoolBackend, caller: u64, calls: u64, seen: &Mutex<Seen>) {
+/// Calls of one caller, of ten so many reads; each command that names a key is in the history.
+fn call_some(backend: &PoolBackend, caller: u64, (calls, reads): (u64, u64), seen: &Mutex<Seen>) {
     let (mut session, mut random, clock) =
         (backend.session().unwrap(), Random::from_seed(caller), Clock::system());
     let mut marks: BTreeMap<u64, (Mark, u64)> = BTreeMap::new();
@@ -347,9 +347,10 @@ fn call_some(backend: &PoolBackend, caller: u64, calls: u64, seen: &Mutex<Seen>)
             (2, Some(&(mark, value))) => (Expect::Same(mark), Precondition::Value(value)),
             _ => (Expect::Any, Precondition::Any),
         };
-        let (command, may_have) = match random.below(10) {
-            0..4 => (Command::Get { key: &key }, None),
-            4..6 => (Command::Delete { key: &key, expect }, Some(Effect::MayRemoveIf(expected))),
+        let is_read = random.below(10) < reads;
+        let (command, may_have) = match random.below(3) {
+            _ if is_read => (Command::Get { key: &key }, None),
+            0 => (Command::Delete { key: &key, expect }, Some(Effect::MayRemoveIf(expected))),
             _ => {
                 let put = Command::Put { key: &key, value: &new, expect };
                 (put, Some(Effect::MayWriteIf(expected, id)))
@@ -396,7 +397,7 @@ fn commands_are_linearizable_through_cut_connections() {
     std::thread::scope(|scope| {
         for caller in 0..4 {
             let (backend, seen) = (&backends[caller % 2], &seen);
-            scope.spawn(move || call_some(backend, caller as u64, 300, seen));
+            scope.spawn(move || call_some(backend, caller as u64, (300, 4), seen));
         }
         let after = |calls: u64| {
             while (seen.lock().history.len() as u64) < calls {
@@ -426,6 +427,42 @@ fn commands_are_linearizable_through_cut_connections() {
     seen.history.check().unwrap_or_else(|error| panic!("{error}"));
     let counts = format!("{} refused, {} open", seen.refused, seen.open);
     assert!(seen.history.len() > 900, "{counts}");
+}
+
+/// Both nodes answer most reads from their caches, on their callers' threads, while the rows change, a connection is cut and partitions change their proxy.
+#[test]
+fn reads_from_caches_are_linearizable() {
+    let (pool, backends) = start(LAYOUT, 2);
+    let assign = |node: u16| {
+        for partition in [0, 1] {
+            pool.manager.tell(Told::Call(ManagerCall::Assign(partition, Some(NodeId(node)))));
+        }
+    };
+    assign(1);
+    let seen = Mutex::new(Seen::default());
+    std::thread::scope(|scope| {
+        for caller in 0..4 {
+            let (backend, seen) = (&backends[caller % 2], &seen);
+            scope.spawn(move || call_some(backend, caller as u64, (700, 9), seen));
+        }
+        let after = |calls: u64| {
+            while (seen.lock().history.len() as u64) < calls {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        };
+        after(900);
+        cut(&backends[0], NodeId::agent(MemoryNode(0)));
+        after(1300);
+        assign(0);
+        after(1800);
+        assign(1);
+    });
+    let seen = seen.into_inner();
+    seen.history.check().unwrap_or_else(|error| panic!("{error}"));
+    for backend in &backends {
+        let counters = backend.node().counters();
+        assert!(counters.read_from_cache > 100 && counters.client.invalidated > 10, "{counters:?}");
+    }
 }
 
 /// The node ends with commands under way, its sessions before or after it: everything is answered, and nobody waits for ever.

@@ -5,14 +5,23 @@
 //! mode needs: a valid bit in the object, cleared on another node than the index is on, would let a reader see an old value after another saw the new one), and in proxied mode the proxy compares it.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use hedgerow_device::Clock;
 
 use crate::bucket::KeyHash;
 use crate::fabric::Nanos;
 use crate::object::Generation;
+use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
 use crate::word::SlotWord;
 
-/// A value takes at most one part in so many of the room for values.
+/// A value takes at most one part in so many of the room for values of its shard.
 const VALUE_PARTS: usize = 8;
+/// So many shards have a cache of more keys than this for each.
+const SHARDS: usize = 64;
+const SHARD_KEYS: usize = 64;
 
 /// What was seen of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -31,15 +40,13 @@ struct CachedPair {
     key: Vec<u8>,
     seen: CachedSlot,
     /// Of what is granted only.
-    value: Option<Vec<u8>>,
+    value: Option<Arc<[u8]>>,
     hits: u32,
 }
 
-/// The last so many keys that were seen, in the order in which they came, and of the last of them that were granted the values. Of two keys with one hash it has the later one.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct PairCache {
-    keys_max: usize,
-    bytes_max: usize,
+/// The keys whose hashes are one number after a division by that of shards.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+struct CacheShard {
     pairs: BTreeMap<KeyHash, CachedPair>,
     order: VecDeque<KeyHash>,
     /// Values in the order in which they came, those that are gone among them.
@@ -48,80 +55,215 @@ pub(crate) struct PairCache {
     granted: usize,
 }
 
-impl PairCache {
-    pub(crate) fn new(keys_max: usize, bytes_max: usize) -> PairCache {
-        let (pairs, order, values) = (BTreeMap::new(), VecDeque::new(), VecDeque::new());
-        PairCache { keys_max, bytes_max, pairs, order, values, bytes: 0, granted: 0 }
-    }
-
-    /// Whether it remembers anything at all.
-    pub(crate) fn is_used(&self) -> bool {
-        self.keys_max > 0
-    }
-
-    /// Whether something in it is granted, which counts while the session has a lease only.
-    pub(crate) fn has_granted(&self) -> bool {
-        self.granted > 0
-    }
-
-    fn pair(&self, hash: KeyHash, key: &[u8]) -> Option<&CachedPair> {
-        self.pairs.get(&hash).filter(|pair| pair.key == key)
-    }
-
-    pub(crate) fn get(&self, hash: KeyHash, key: &[u8]) -> Option<CachedSlot> {
-        self.pair(hash, key).map(|pair| pair.seen)
-    }
-
-    /// Counts a read of a pair that is granted. Its value, if that is here.
-    pub(crate) fn hit(&mut self, hash: KeyHash) -> Option<&[u8]> {
-        let pair = self.pairs.get_mut(&hash)?;
-        pair.hits = pair.hits.saturating_add(1);
-        pair.value.as_deref()
-    }
-
-    pub(crate) fn insert(&mut self, hash: KeyHash, key: &[u8], seen: CachedSlot) {
-        if !self.is_used() {
-            return;
-        }
-        if self.remove(hash).is_none() {
-            self.order.push_back(hash);
-        }
-        self.granted += usize::from(seen.is_granted);
-        self.pairs.insert(hash, CachedPair { key: key.to_vec(), seen, value: None, hits: 0 });
-        // Keys that were removed are still in the order, once for each time they came.
-        while self.pairs.len() > self.keys_max || self.order.len() > 2 * self.keys_max {
-            let Some(oldest) = self.order.pop_front() else { break };
-            self.remove(oldest);
-        }
-    }
-
-    /// The value of a pair that is granted, in that version: if another one is here by now, or none, it is not kept.
-    pub(crate) fn insert_value(&mut self, hash: KeyHash, generation: Generation, value: &[u8]) {
-        let Some(pair) = self.pairs.get_mut(&hash) else { return };
-        let is_its = pair.seen.is_granted && pair.seen.generation == generation && pair.value.is_none();
-        if !is_its || value.len() > self.bytes_max / VALUE_PARTS {
-            return;
-        }
-        pair.value = Some(value.to_vec());
-        self.bytes += value.len();
-        self.values.push_back((hash, generation));
-        while self.bytes > self.bytes_max || self.values.len() > 2 * self.keys_max {
-            let Some((oldest, generation)) = self.values.pop_front() else { break };
-            let pair = self.pairs.get_mut(&oldest).filter(|pair| pair.seen.generation == generation);
-            self.bytes -= pair.and_then(|pair| pair.value.take()).map_or(0, |value| value.len());
-        }
-    }
-
-    /// How often the pair was read from here, if there was one.
-    pub(crate) fn remove(&mut self, hash: KeyHash) -> Option<u32> {
+impl CacheShard {
+    fn remove(&mut self, hash: KeyHash) -> Option<u32> {
         let pair = self.pairs.remove(&hash)?;
         self.bytes -= pair.value.map_or(0, |value| value.len());
         self.granted -= usize::from(pair.seen.is_granted);
         Some(pair.hits)
     }
 
-    pub(crate) fn clear(&mut self) {
-        *self = PairCache::new(self.keys_max, self.bytes_max);
+    fn insert(&mut self, hash: KeyHash, key: &[u8], seen: CachedSlot, keys_max: usize) {
+        if self.remove(hash).is_none() {
+            self.order.push_back(hash);
+        }
+        self.granted += usize::from(seen.is_granted);
+        self.pairs.insert(hash, CachedPair { key: key.to_vec(), seen, value: None, hits: 0 });
+        // Keys that were removed are still in the order, once for each time they came.
+        while self.pairs.len() > keys_max || self.order.len() > 2 * keys_max {
+            let Some(oldest) = self.order.pop_front() else { break };
+            self.remove(oldest);
+        }
+    }
+
+    fn insert_value(&mut self, (hash, generation): (KeyHash, Generation), value: &[u8], bounds: CacheBounds) {
+        let Some(pair) = self.pairs.get_mut(&hash) else { return };
+        let is_its = pair.seen.is_granted && pair.seen.generation == generation && pair.value.is_none();
+        if !is_its || value.len() > bounds.bytes_max / VALUE_PARTS {
+            return;
+        }
+        pair.value = Some(value.into());
+        self.bytes += value.len();
+        self.values.push_back((hash, generation));
+        while self.bytes > bounds.bytes_max || self.values.len() > 2 * bounds.keys_max {
+            let Some((oldest, generation)) = self.values.pop_front() else { break };
+            let pair = self.pairs.get_mut(&oldest).filter(|pair| pair.seen.generation == generation);
+            self.bytes -= pair.and_then(|pair| pair.value.take()).map_or(0, |value| value.len());
+        }
+    }
+}
+
+/// Of one shard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct CacheBounds {
+    keys_max: usize,
+    bytes_max: usize,
+}
+
+struct CacheShards {
+    bounds: CacheBounds,
+    shards: Vec<Mutex<CacheShard>>,
+    /// Pairs that others read.
+    read: AtomicU64,
+    /// Until when others may answer from what is granted: 0 while the session works in no configuration.
+    valid_until: AtomicU64,
+}
+
+impl CacheShards {
+    fn shard(&self, hash: KeyHash) -> MutexGuard<'_, CacheShard> {
+        self.shards[hash.0 as usize % self.shards.len()].lock()
+    }
+}
+
+/// The last so many keys that were seen, in the order in which they came, and of the last of them that were granted the values. Of two keys with one hash it has the later one.
+///
+/// It is its client's, and others may read what is granted ([`CacheReader`]): it is in shards, each with a lock that is held for a look-up. A copy has everything for itself, as an exploration needs.
+pub(crate) struct PairCache(Arc<CacheShards>);
+
+impl PairCache {
+    pub(crate) fn new(keys_max: usize, bytes_max: usize) -> PairCache {
+        let count = if keys_max >= SHARDS * SHARD_KEYS { SHARDS } else { 1 };
+        let bounds = CacheBounds { keys_max: keys_max / count, bytes_max: bytes_max / count };
+        let shards = (0..count).map(|_| Mutex::default()).collect();
+        let (read, valid_until) = (AtomicU64::new(0), AtomicU64::new(0));
+        PairCache(Arc::new(CacheShards { bounds, shards, read, valid_until }))
+    }
+
+    /// Whether it remembers anything at all.
+    pub(crate) fn is_used(&self) -> bool {
+        self.0.bounds.keys_max > 0
+    }
+
+    /// Whether something in it is granted, which counts while the session has a lease only.
+    pub(crate) fn has_granted(&self) -> bool {
+        self.0.shards.iter().any(|shard| shard.lock().granted > 0)
+    }
+
+    pub(crate) fn get(&self, hash: KeyHash, key: &[u8]) -> Option<CachedSlot> {
+        let shard = self.0.shard(hash);
+        shard.pairs.get(&hash).filter(|pair| pair.key == key).map(|pair| pair.seen)
+    }
+
+    /// Counts a read of a pair that is granted. Its value, if that is here.
+    pub(crate) fn hit(&self, hash: KeyHash) -> Option<Arc<[u8]>> {
+        let mut shard = self.0.shard(hash);
+        let pair = shard.pairs.get_mut(&hash)?;
+        pair.hits = pair.hits.saturating_add(1);
+        pair.value.clone()
+    }
+
+    pub(crate) fn insert(&self, hash: KeyHash, key: &[u8], seen: CachedSlot) {
+        if self.is_used() {
+            self.0.shard(hash).insert(hash, key, seen, self.0.bounds.keys_max);
+        }
+    }
+
+    /// The value of a pair that is granted, in that version: if another one is here by now, or none, it is not kept.
+    pub(crate) fn insert_value(&self, hash: KeyHash, generation: Generation, value: &[u8]) {
+        self.0.shard(hash).insert_value((hash, generation), value, self.0.bounds);
+    }
+
+    /// How often the pair was read from here, if there was one.
+    pub(crate) fn remove(&self, hash: KeyHash) -> Option<u32> {
+        self.0.shard(hash).remove(hash)
+    }
+
+    pub(crate) fn clear(&self) {
+        self.0.shards.iter().for_each(|shard| *shard.lock() = CacheShard::default());
+    }
+
+    /// Others may answer from what is granted until then. Whoever is told something after this returned is told it after they can see it.
+    pub(crate) fn set_valid_until(&self, until: Nanos) {
+        // Only the client sets it, so that what it reads is the last that it set.
+        if self.0.valid_until.load(Ordering::Relaxed) != until {
+            self.0.valid_until.store(until, Ordering::SeqCst);
+        }
+    }
+
+    /// For others. This cache stays what they read.
+    pub(crate) fn reader(&self) -> CacheReader {
+        CacheReader { shards: Arc::clone(&self.0), clock: Clock::system() }
+    }
+
+    /// The cache that others read, empty, for another client.
+    pub(crate) fn of_reader(reader: &CacheReader) -> PairCache {
+        let cache = PairCache(Arc::clone(&reader.shards));
+        cache.set_valid_until(0);
+        cache.clear();
+        cache
+    }
+
+    fn contents(&self) -> impl Iterator<Item = CacheShard> {
+        self.0.shards.iter().map(|shard| shard.lock().clone())
+    }
+}
+
+impl fmt::Debug for PairCache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let pairs: usize = self.0.shards.iter().map(|shard| shard.lock().pairs.len()).sum();
+        f.debug_struct("PairCache").field("bounds", &self.0.bounds).field("pairs", &pairs).finish()
+    }
+}
+
+impl Clone for PairCache {
+    fn clone(&self) -> PairCache {
+        let CacheShards { bounds, valid_until, .. } = &*self.0;
+        let shards = self.contents().map(Mutex::new).collect();
+        let valid_until = AtomicU64::new(valid_until.load(Ordering::Relaxed));
+        PairCache(Arc::new(CacheShards { bounds: *bounds, shards, read: AtomicU64::new(0), valid_until }))
+    }
+}
+
+impl PartialEq for PairCache {
+    fn eq(&self, other: &PairCache) -> bool {
+        self.0.bounds == other.0.bounds && self.contents().eq(other.contents())
+    }
+}
+
+impl Eq for PairCache {}
+
+impl Hash for PairCache {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.bounds.hash(state);
+        self.0.shards.iter().for_each(|shard| shard.lock().hash(state));
+    }
+}
+
+/// Reads what is granted to a node's cache, on any thread.
+#[derive(Clone)]
+pub(crate) struct CacheReader {
+    shards: Arc<CacheShards>,
+    clock: Clock,
+}
+
+impl CacheReader {
+    /// One that reads nothing, of a cache that clients to come may have.
+    pub(crate) fn new(keys_max: usize, bytes_max: usize) -> CacheReader {
+        PairCache::new(keys_max, bytes_max).reader()
+    }
+
+    /// The key's pair at some time of this call, if it is here. None says nothing.
+    ///
+    /// It was the pair when it was looked up: whoever changes it waits until the client has said that it removed it, which it does first, or until the lease is over, which is why the clock is read after that.
+    pub(crate) fn get(&self, key: &[u8]) -> Option<(Arc<[u8]>, Generation)> {
+        let hash = KeyHash::of(key);
+        let found = {
+            let mut shard = self.shards.shard(hash);
+            let pair = shard.pairs.get_mut(&hash).filter(|pair| pair.key == key)?;
+            let value = pair.value.clone()?;
+            pair.hits = pair.hits.saturating_add(1);
+            (value, pair.seen.generation)
+        };
+        let until = self.shards.valid_until.load(Ordering::SeqCst);
+        let holds = self.clock.monotonic_ns() < until;
+        // Nothing is ordered by it.
+        self.shards.read.fetch_add(u64::from(holds), Ordering::Relaxed);
+        holds.then_some(found)
+    }
+
+    /// How many pairs were read, by all readers, since there is the cache.
+    pub(crate) fn read(&self) -> u64 {
+        self.shards.read.load(Ordering::Relaxed)
     }
 }
 
@@ -136,7 +278,7 @@ mod tests {
 
     #[test]
     fn it_stays_within_its_bounds() {
-        let mut cache = PairCache::new(10, 100);
+        let cache = PairCache::new(10, 100);
         for round in 0..1000u64 {
             let key = (round % 37).to_le_bytes();
             let (hash, seen) = (KeyHash::of(&key), seen(round, true));
@@ -144,22 +286,23 @@ mod tests {
             assert_eq!(cache.get(hash, &key), Some(seen));
             let value = vec![round as u8; (round % 17) as usize];
             cache.insert_value(hash, seen.generation, &value);
-            assert_eq!(cache.hit(hash), (value.len() <= 12).then_some(value.as_slice()));
+            assert_eq!(cache.hit(hash).as_deref(), (value.len() <= 12).then_some(value.as_slice()));
             if round % 3 == 0 {
                 assert_eq!(cache.remove(hash), Some(1));
                 assert_eq!(cache.get(hash, &key), None);
             }
-            assert!(cache.pairs.len() <= 10 && cache.order.len() <= 20 && cache.values.len() <= 20);
-            let held = cache.pairs.values().filter_map(|pair| pair.value.as_ref());
-            assert_eq!(held.map(Vec::len).sum::<usize>(), cache.bytes);
-            assert!(cache.bytes <= 100);
-            assert_eq!((cache.granted, cache.has_granted()), (cache.pairs.len(), !cache.pairs.is_empty()));
+            let shard = cache.contents().next().unwrap();
+            assert!(shard.pairs.len() <= 10 && shard.order.len() <= 20 && shard.values.len() <= 20);
+            let held = shard.pairs.values().filter_map(|pair| pair.value.as_ref());
+            assert_eq!(held.map(|value| value.len()).sum::<usize>(), shard.bytes);
+            assert!(shard.bytes <= 100);
+            assert_eq!((shard.granted, cache.has_granted()), (shard.pairs.len(), !shard.pairs.is_empty()));
         }
     }
 
     #[test]
     fn only_what_is_granted_has_a_value_and_only_its_own() {
-        let mut cache = PairCache::new(10, 100);
+        let cache = PairCache::new(10, 100);
         let hash = KeyHash::of(b"a");
         cache.insert(hash, b"a", seen(1, false));
         cache.insert_value(hash, Generation(1), b"x");
@@ -168,7 +311,7 @@ mod tests {
         cache.insert_value(hash, Generation(1), b"x");
         assert_eq!(cache.hit(hash), None);
         cache.insert_value(hash, Generation(2), b"y");
-        assert_eq!(cache.hit(hash), Some(&b"y"[..]));
+        assert_eq!(cache.hit(hash).as_deref(), Some(&b"y"[..]));
         // Another key of the same hash.
         assert_eq!(cache.get(hash, b"b"), None);
         cache.insert(hash, b"b", seen(3, true));
@@ -178,7 +321,7 @@ mod tests {
     /// The order forgets a value that came again only once.
     #[test]
     fn a_value_that_gives_way_leaves_the_slot() {
-        let mut cache = PairCache::new(10, 16);
+        let cache = PairCache::new(10, 16);
         for number in 0..9u64 {
             let key = number.to_le_bytes();
             cache.insert(KeyHash::of(&key), &key, seen(number, true));
@@ -187,6 +330,42 @@ mod tests {
         let key = 0u64.to_le_bytes();
         assert!(cache.get(KeyHash::of(&key), &key).is_some_and(|seen| seen.is_granted));
         assert_eq!(cache.hit(KeyHash::of(&key)), None);
-        assert_eq!(cache.hit(KeyHash::of(&8u64.to_le_bytes())), Some(&[7, 7][..]));
+        assert_eq!(cache.hit(KeyHash::of(&8u64.to_le_bytes())).as_deref(), Some(&[7, 7][..]));
+    }
+
+    /// Others read what is granted for as long as it is said to hold, and count as the client does.
+    #[test]
+    fn a_reader_reads_while_it_may() {
+        let cache = PairCache::new(10_000, 1 << 20);
+        let reader = cache.reader();
+        let hash = KeyHash::of(b"a");
+        cache.insert(hash, b"a", seen(1, true));
+        cache.insert_value(hash, Generation(1), b"x");
+        assert_eq!(reader.get(b"a"), None);
+        cache.set_valid_until(Nanos::MAX);
+        assert_eq!(reader.get(b"a"), Some((b"x"[..].into(), Generation(1))));
+        assert_eq!(reader.get(b"b"), None);
+        cache.set_valid_until(1);
+        assert_eq!(reader.get(b"a"), None);
+        cache.set_valid_until(Nanos::MAX);
+        // One that was too late counts, too.
+        assert_eq!(cache.remove(hash), Some(3));
+        assert_eq!(reader.get(b"a"), None);
+        cache.insert(hash, b"a", seen(2, true));
+        cache.insert_value(hash, Generation(2), b"y");
+        assert!(reader.get(b"a").is_some());
+        let next = PairCache::of_reader(&reader);
+        assert_eq!((next.get(hash, b"a"), reader.get(b"a")), (None, None));
+    }
+
+    #[test]
+    fn a_copy_is_a_cache_of_its_own() {
+        let cache = PairCache::new(10, 100);
+        let hash = KeyHash::of(b"a");
+        cache.insert(hash, b"a", seen(1, true));
+        let copy = cache.clone();
+        assert_eq!(copy, cache);
+        cache.remove(hash);
+        assert!(copy != cache && copy.get(hash, b"a").is_some());
     }
 }
