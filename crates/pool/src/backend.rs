@@ -22,7 +22,7 @@ use std::sync::Arc;
 use hedgerow_row::backend::{Backend, Capabilities, Session};
 use hedgerow_row::{Error, ErrorKind, Result};
 
-use crate::compute_node::ComputeNode;
+use crate::compute_node::{ComputeNode, NodeCounters};
 use crate::object::{KEY_BYTES_MAX, OBJECT_BYTES_MAX, OBJECT_HEADER_BYTES};
 use crate::sync::{AtomicBool, Ordering};
 use session::PoolSession;
@@ -69,6 +69,26 @@ impl Backend for PoolBackend {
     fn session(&self) -> Result<Box<dyn Session>> {
         self.shared.check_open()?;
         Ok(Box::new(PoolSession::new(Arc::clone(&self.shared))))
+    }
+
+    /// Those of the node, in all of its sessions.
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        let NodeCounters { client, proxy, read_from_cache } = self.shared.node.counters();
+        vec![
+            ("pool_batches", client.posts),
+            ("pool_reads_of_cached_values", client.value_hits + read_from_cache),
+            ("pool_reads_of_cached_addresses", client.address_hits),
+            ("pool_lookups_by_cached_slots", client.cache_hits),
+            ("pool_cached_pairs_dropped", client.invalidated),
+            ("pool_changes_won", client.won),
+            ("pool_changes_lost", client.lost),
+            ("pool_sessions_ended", self.shared.node.sessions_ended()),
+            ("pool_proxy_reads", proxy.reads),
+            ("pool_proxy_changes", proxy.changes),
+            ("pool_proxy_combined", proxy.combined),
+            ("pool_proxy_granted", proxy.granted),
+            ("pool_proxy_invalidated", proxy.invalidated),
+        ]
     }
 
     /// What is under way goes on, and the node ends once it is answered, which is in time.

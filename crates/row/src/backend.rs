@@ -36,6 +36,11 @@ pub trait Backend: Send + Sync {
     /// `Closed`.
     fn session(&self) -> Result<Box<dyn Session>>;
 
+    /// What it has counted since it began, by name, for people who look at a server: none by default.
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+
     /// Takes no more commands, from this session or another. Those under way happen, or are answered with `Closed`; their sessions take the
     /// answers as before.
     ///

@@ -116,6 +116,11 @@ impl PairDb {
         self.store.backend.capabilities()
     }
 
+    /// What the backend has counted, by name.
+    pub fn counters(&self) -> Vec<(&'static str, u64)> {
+        self.store.backend.counters()
+    }
+
     /// Bytes of the rows that are at hand for all attempts there are, and about those of their tables. A row that several have got together counts for each.
     pub fn bytes_at_hand(&self) -> usize {
         self.store.at_hand.bytes()

@@ -11,6 +11,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use hedgerow_pool::backend::PoolBackend;
+use hedgerow_pool::client::ClientOptions;
 use hedgerow_pool::compute_node::{ComputeNode, ComputeNodeOptions};
 use hedgerow_pool::fabric::NodeId;
 use hedgerow_pool::membership::{Membership, join_compute};
@@ -53,6 +54,15 @@ impl Newcomers {
     }
 }
 
+/// The pool's settings, with a cache of so many bytes.
+fn with_cache(client: ClientOptions, bytes: Option<u64>) -> ClientOptions {
+    match bytes {
+        None => client,
+        Some(0) => ClientOptions { cached_keys: 0, cached_bytes: 0, ..client },
+        Some(bytes) => ClientOptions { cached_bytes: usize::try_from(bytes).unwrap_or(usize::MAX), ..client },
+    }
+}
+
 fn meet(backend: &PoolBackend, (node, address, life): Came) {
     backend.node().with_fabric(Box::new(move |fabric| fabric.meet(node, address, life)));
 }
@@ -86,7 +96,8 @@ impl PoolStore {
             tell.came((node, address, life));
         });
         let joined = joined.map_err(|error| format!("{url} can not be joined: {error}"))?;
-        let options = ComputeNodeOptions { node: joined.node, layout: joined.layout, client: joined.client };
+        let client = with_cache(joined.client, url.cache);
+        let options = ComputeNodeOptions { node: joined.node, layout: joined.layout, client };
         let mut boots = joined.boots;
         // There are more of them than a life has seconds.
         let boots = move || boots.next().unwrap_or(u64::MAX);
@@ -152,7 +163,7 @@ mod tests {
 
     #[test]
     fn a_pool_elsewhere_is_not_joined_from_where_it_cannot_reach() {
-        let url = PoolUrl { manager: "192.0.2.1:7400".into(), listen: Some("127.0.0.1:0".into()) };
+        let url = PoolUrl { manager: "192.0.2.1:7400".into(), listen: Some("127.0.0.1:0".into()), cache: None };
         let error = PoolStore::open(&url).unwrap_err();
         assert!(error.starts_with("192.0.2.1:7400 is another machine's, which cannot reach"), "{error}");
     }

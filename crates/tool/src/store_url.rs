@@ -46,12 +46,17 @@ pub struct PoolUrl {
     pub manager: String,
     /// Where other nodes reach this process, as host and port; port 0 is one that the system chooses. Default 127.0.0.1:0.
     pub listen: Option<String>,
+    /// Bytes of values that this process caches. Default 64 MiB; 0: it caches nothing, and remembers no slots.
+    pub cache: Option<u64>,
 }
 
 impl fmt::Display for PoolUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "pool:{}", self.manager)?;
-        self.listen.as_ref().map_or(Ok(()), |listen| write!(f, "?listen={listen}"))
+        let listen = self.listen.as_ref().map(|listen| format!("listen={listen}"));
+        let cache = self.cache.map(|cache| format!("cache={cache}"));
+        let options: Vec<String> = listen.into_iter().chain(cache).collect();
+        let mark = if options.is_empty() { "" } else { "?" };
+        write!(f, "pool:{}{mark}{}", self.manager, options.join("&"))
     }
 }
 
@@ -174,8 +179,8 @@ fn devices(text: &str) -> Option<KvssdUrl> {
 }
 
 const POOL: Scheme = Scheme {
-    form: "pool:HOST:PORT?listen=HOST:PORT",
-    meaning: "pairs in a pool's memory, of the manager that listens there; listen is where others reach this process, for a pool of several machines",
+    form: "pool:HOST:PORT?listen=HOST:PORT&cache=BYTES",
+    meaning: "pairs in a pool's memory, of the manager that listens there; listen is where others reach this process, for a pool of several machines, cache the memory for what it reads often",
     parse: |url| pool(url.strip_prefix("pool:")?).map(StoreUrl::Pool),
 };
 
@@ -185,11 +190,18 @@ fn pool(text: &str) -> Option<PoolUrl> {
         let (host, port) = place.rsplit_once(':')?;
         (!host.is_empty() && port.parse::<u16>().is_ok()).then(|| place.to_owned())
     };
-    let (manager, listen) = match text.split_once('?') {
-        Some((manager, option)) => (manager, Some(has_port(option.strip_prefix("listen=")?)?)),
-        None => (text, None),
-    };
-    Some(PoolUrl { manager: has_port(manager)?, listen })
+    let (manager, options) =
+        text.split_once('?').map_or((text, None), |(manager, rest)| (manager, Some(rest)));
+    let mut url = PoolUrl { manager: has_port(manager)?, listen: None, cache: None };
+    for option in options.into_iter().flat_map(|options| options.split('&')) {
+        // Each once.
+        match option.split_once('=')? {
+            ("listen", place) if url.listen.is_none() => url.listen = Some(has_port(place)?),
+            ("cache", bytes) if url.cache.is_none() => url.cache = Some(parse_bytes(bytes)?),
+            _ => return None,
+        }
+    }
+    Some(url)
 }
 
 const NULL: Scheme = Scheme {
@@ -255,16 +267,25 @@ mod tests {
         };
         assert_eq!(StoreUrl::served("kvssd:a"), devices(&["a"], None));
         assert_eq!(StoreUrl::measured("kvssd:/x/a,b?size=2gb"), devices(&["/x/a", "b"], Some(2 << 30)));
-        let pool = |manager: &str, listen: Option<&str>| {
-            Ok(StoreUrl::Pool(PoolUrl { manager: manager.into(), listen: listen.map(Into::into) }))
+        let pool = |manager: &str, listen: Option<&str>, cache| {
+            Ok(StoreUrl::Pool(PoolUrl { manager: manager.into(), listen: listen.map(Into::into), cache }))
         };
-        assert_eq!(StoreUrl::served("pool:localhost:7400"), pool("localhost:7400", None));
+        let both = "pool:a:1?cache=2mb&listen=b:0";
+        assert_eq!(StoreUrl::served(both), pool("a:1", Some("b:0"), Some(2 << 20)));
+        assert_eq!(StoreUrl::served("pool:localhost:7400"), pool("localhost:7400", None, None));
         assert_eq!(
             StoreUrl::measured("pool:[::1]:7400?listen=10.0.0.2:0"),
-            pool("[::1]:7400", Some("10.0.0.2:0"))
+            pool("[::1]:7400", Some("10.0.0.2:0"), None)
         );
         for wrong in
             ["pool:", "pool:a", "pool::1", "pool:a:b", "pool:a:70000", "pool:a:1?listen=b", "pool:a:1?x=b:1"]
+                .into_iter()
+                .chain([
+                    "pool:a:1?cache=",
+                    "pool:a:1?cache=1mb&cache=2mb",
+                    "pool:a:1?",
+                    "pool:a:1?listen=b:0&",
+                ])
         {
             assert!(StoreUrl::served(wrong).unwrap_err().contains("pool:HOST:PORT"), "{wrong}");
         }
@@ -276,6 +297,8 @@ mod tests {
             "kvssd:a,/b?size=65536",
             "pool:a:1",
             "pool:a:1?listen=b:0",
+            "pool:a:1?cache=0",
+            "pool:a:1?listen=b:0&cache=65536",
         ] {
             assert_eq!(StoreUrl::measured(url).unwrap().to_string(), url);
         }

@@ -395,6 +395,8 @@ fn hedgerow(server: &Server, out: &mut String) -> std::fmt::Result {
     if let Keyspace::Pairs(keys) = &server.keyspace {
         writeln!(out, "fetched_bytes:{}", keys.db().bytes_at_hand())?;
         writeln!(out, "fetched_bytes_max:{}", server.settings.client_bytes_max)?;
+        let counters = keys.db().counters();
+        counters.into_iter().try_for_each(|(name, count)| writeln!(out, "{name}:{count}"))?;
     }
     let backup = server.backups.status();
     writeln!(out, "backup_status:{}", backup.word())?;
