@@ -37,6 +37,7 @@ pub use self::operation::{
 };
 #[cfg(test)]
 pub(crate) use self::slab::Slab;
+use crate::accesses::AccessCounts;
 use crate::fabric::{Batch, Nanos, NodeId, OpResult, PostError, PostResult, SessionId};
 use crate::machine::{In, Machine, Out};
 use crate::object::{Generation, object_units};
@@ -141,6 +142,7 @@ pub struct Client {
     /// The earliest tick that was asked for and did not come yet.
     asked_for: Option<Nanos>,
     counters: ClientCounters,
+    accesses: AccessCounts,
 }
 
 impl Client {
@@ -182,6 +184,7 @@ impl Client {
             housekeeping_at: 0,
             asked_for: None,
             counters: ClientCounters::default(),
+            accesses: AccessCounts::new(layout.partitions()),
         }
     }
 
@@ -299,9 +302,24 @@ impl Client {
             let id = self.next_operation;
             // The last two numbers are those of what is no operation's.
             self.next_operation = (id + 1) % PROXY_POST;
-            self.operations.insert(id, Operation::new(call, deadline, self.layout.partition_bits));
+            let is_write = matches!(call.request, Request::Put(..) | Request::Delete(_));
+            let operation = Operation::new(call, deadline, self.layout.partition_bits);
+            self.count_access(operation.hash.partition(self.layout.partition_bits), is_write);
+            self.operations.insert(id, operation);
             self.timers.insert((deadline, id));
             self.advance(id, now, out);
+        }
+    }
+
+    /// One more call reads something in a partition, or writes. What is done for it counts for nothing: it is how often callers ask that makes a partition hot.
+    fn count_access(&mut self, partition: u16, is_write: bool) {
+        self.accesses.count(partition, is_write);
+    }
+
+    fn tell_accesses(&mut self, session: u16, round: u32, out: &mut Vec<Out<ClientAnswer>>) {
+        for report in self.accesses.answer(session, round) {
+            let bytes = Message::Accesses(report).encode(self.node.0);
+            out.push(Out::Send { to: NodeId::MANAGER, bytes });
         }
     }
 
@@ -334,6 +352,12 @@ impl Client {
                 self.preparing = Some(self.preparing.map_or(epoch, |other| other.max(epoch)));
                 self.was_reported = false;
                 self.proxy.stop(out);
+            }
+            Message::Accesses(question)
+                if from == NodeId::MANAGER
+                    && self.view.is_some_and(|view| view.session.0 == question.session) =>
+            {
+                self.tell_accesses(question.session, question.round, out);
             }
             Message::GivenUp { session } if self.view.is_some_and(|view| view.session.0 == session) => {
                 self.be_fenced(out);

@@ -7,10 +7,11 @@
 //!
 //! | module | owns |
 //! |---|---|
-//! | `word`, `object`, `bucket`, `region`, `wire`, `rpc` | bytes in the memory of others, and of messages |
+//! | `word`, `object`, `bucket`, `region`, `wire`, `rpc`, `accesses` | bytes in the memory of others, and of messages |
 //! | `fabric` | what carries operations and messages: a simulation in virtual time, and TCP |
 //! | `machine` | what machines are given and give |
 //! | `client`, `agent`, `manager` | the protocol, without I/O: direct mode, with SNAPSHOT over the copies of the index (FUSEE, FAST 2023) |
+//! | `place` | which partitions get a proxy, and where |
 //! | `proxy` | the other mode: a client's node changes the index of a partition for all (FlexKV, arXiv 2512.16148) |
 //! | `cluster` | a whole pool over the simulation |
 //! | `node` | one node of a pool over TCP |
@@ -18,10 +19,11 @@
 //! | `backend` | rows in the pool |
 //! | `membership` | processes that join a pool, and are watched |
 //!
-//! There is no `unsafe` in here; outside of `fabric/tcp.rs`, `node.rs`, `compute_node.rs` and `membership.rs` neither clock nor I/O, and outside of the last two no thread. Arrows run one way: formats `<- fabric <- machine <- proxy <- client, agent, manager <- cluster`, `fabric, machine <- node`, `client, node <- compute_node <- backend`, and `node, client, agent, manager <- membership`.
+//! There is no `unsafe` in here; outside of `fabric/tcp.rs`, `node.rs`, `compute_node.rs` and `membership.rs` neither clock nor I/O, and outside of the last two no thread. Arrows run one way: formats `<- fabric <- machine <- proxy <- client, agent, manager <- cluster`, `fabric <- place <- manager`, `fabric, machine <- node`, `client, node <- compute_node <- backend`, and `node, client, agent, manager <- membership`.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod accesses;
 pub mod agent;
 pub mod backend;
 pub mod bucket;
@@ -35,6 +37,7 @@ pub mod manager;
 pub mod membership;
 pub mod node;
 pub mod object;
+pub mod place;
 mod proxy;
 pub mod region;
 mod repairs;

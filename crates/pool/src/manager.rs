@@ -18,8 +18,10 @@ mod repair;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::accesses::AccessReport;
 use crate::fabric::{Nanos, NodeId, PostResult, SessionId};
 use crate::machine::{In, Machine, Out};
+use crate::place::{Placement, PlacementCounters, PlacementOptions, PlacementStep};
 use crate::region::{BlockId, MemoryNode, NodeSet, PoolLayout, SlotId};
 use crate::repairs::Repairs;
 use crate::wire::{Doubt, Message, OWNERS_MAX, Owner, Verdict};
@@ -33,7 +35,7 @@ pub enum ManagerCall {
     Suspect(NodeId),
     /// A memory node is gone for good. It must be: nobody can fence it.
     MemoryLost(MemoryNode),
-    /// A partition is to have this compute node as its proxy, or none.
+    /// A partition is to have this compute node as its proxy, or none. Where proxies are chosen that holds until they next are.
     Assign(u16, Option<NodeId>),
 }
 
@@ -50,11 +52,13 @@ pub struct ManagerOptions {
     pub prepare_ns: Nanos,
     /// How long a proxy may answer after it asked: what [`ClientOptions`](crate::client::ClientOptions) has, too. The manager waits an eighth longer, since clocks drift.
     pub lease_ns: Nanos,
+    /// What proxies are chosen by; none by default: nothing is asked for, and nothing chosen.
+    pub placement: Option<PlacementOptions>,
 }
 
 impl Default for ManagerOptions {
     fn default() -> ManagerOptions {
-        ManagerOptions { retry_ns: 1_000_000, prepare_ns: 500_000_000, lease_ns: 50_000_000 }
+        ManagerOptions { retry_ns: 1_000_000, prepare_ns: 500_000_000, lease_ns: 50_000_000, placement: None }
     }
 }
 
@@ -123,7 +127,21 @@ pub struct Manager {
     posts: BTreeSet<u64>,
     /// The tick that was asked for and did not come yet.
     asked_for: Option<Nanos>,
+    placement: Option<Placement>,
+    /// The tick that was asked for to choose proxies.
+    places_at: Option<Nanos>,
     counters: ManagerCounters,
+}
+
+/// Which proxies were chosen.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub struct ProxyStatus {
+    /// Hundredths of the partitions that are to have one; none where nothing is chosen.
+    pub share: Option<u8>,
+    /// How many partitions each node has.
+    pub nodes: BTreeMap<NodeId, u16>,
+    /// How it came to that.
+    pub counters: PlacementCounters,
 }
 
 type ManagerOuts = Vec<Out<ManagerAnswer>>;
@@ -151,6 +169,8 @@ impl Manager {
             transition: None,
             posts: BTreeSet::new(),
             asked_for: None,
+            placement: options.placement.map(|placement| Placement::new(placement, layout.partitions())),
+            places_at: None,
             counters: ManagerCounters::default(),
         }
     }
@@ -168,6 +188,19 @@ impl Manager {
     /// Sessions that work on the pool, those that are being given up among them.
     pub fn sessions(&self) -> usize {
         self.members.len()
+    }
+
+    /// Which proxies there are.
+    pub fn proxies(&self) -> ProxyStatus {
+        let mut nodes = BTreeMap::new();
+        for member in self.owners.values().filter_map(|session| self.members.get(session)) {
+            *nodes.entry(member.node).or_default() += 1;
+        }
+        ProxyStatus {
+            share: self.placement.as_ref().map(Placement::share),
+            nodes,
+            counters: self.placement.as_ref().map(Placement::counters).unwrap_or_default(),
+        }
     }
 
     /// The memory nodes that are part of the pool.
@@ -217,6 +250,7 @@ impl Manager {
         self.repair_if_quiet(now, out);
         self.reclaim_if_repaired(out);
         self.commit_if_reclaimed(out);
+        self.choose_proxies(now, out);
         if self.transition.is_some() && self.asked_for.is_none() {
             self.asked_for = Some(now + self.options.retry_ns);
             out.push(Out::At(now + self.options.retry_ns));
@@ -263,19 +297,58 @@ impl Manager {
         self.ask_all(out);
     }
 
-    /// Begins a change in which a partition gets another proxy, or none. Where the node has no session, or too many partitions have a proxy, nothing happens.
+    /// A partition gets another proxy, or none. Where the node has no session nothing happens.
     fn assign(&mut self, now: Nanos, partition: u16, node: Option<NodeId>, out: &mut ManagerOuts) {
         let session = node.and_then(|node| self.sessions_of(node).last().copied());
         let coming = self.transition.as_ref().map_or(0, |transition| transition.assigned.len());
-        let is_full = node.is_some() && self.owners.len() + coming >= OWNERS_MAX;
         let is_so = coming == 0 && self.owners.get(&partition).copied() == session;
-        let cannot_be = partition >= self.layout.partitions() || node.is_some() != session.is_some();
-        if cannot_be || is_full || is_so {
+        if !is_so && node.is_some() == session.is_some() {
+            self.assign_all(now, &BTreeMap::from([(partition, session)]), out);
+        }
+    }
+
+    /// Begins one change in which all of these partitions get another proxy, or none. Where too many would have one nothing happens.
+    fn assign_all(&mut self, now: Nanos, moves: &BTreeMap<u16, Option<u16>>, out: &mut ManagerOuts) {
+        let coming = self.transition.iter().flat_map(|transition| &transition.assigned);
+        let mut owners: BTreeMap<u16, Option<u16>> =
+            self.owners.iter().map(|(&partition, &session)| (partition, Some(session))).collect();
+        owners.extend(coming.chain(moves).map(|(&partition, &session)| (partition, session)));
+        let count = owners.values().flatten().count();
+        let cannot_be = moves.keys().any(|&partition| partition >= self.layout.partitions());
+        if cannot_be || count > OWNERS_MAX {
             return;
         }
         self.change(now, &[], None, out);
         if let Some(transition) = &mut self.transition {
-            transition.assigned.insert(partition, session);
+            transition.assigned.extend(moves);
+        }
+    }
+
+    /// Does what follows from what is counted, if it is time.
+    fn choose_proxies(&mut self, now: Nanos, out: &mut ManagerOuts) {
+        let is_changing = self.transition.is_some();
+        let Some(placement) = &mut self.placement else { return };
+        if placement.is_due(now, is_changing) {
+            let sessions: Vec<u16> = self.members.keys().copied().collect();
+            match placement.go_on(now, &sessions, is_changing, &self.owners) {
+                PlacementStep::Nothing => {}
+                PlacementStep::Ask(round) => {
+                    for (&session, member) in &self.members {
+                        let question = AccessReport::question(session, round);
+                        Manager::send(member.node, &Message::Accesses(question), out);
+                    }
+                }
+                PlacementStep::Assign(moves) => {
+                    self.assign_all(now, &moves, out);
+                    // So that nothing is measured until it holds.
+                    return self.choose_proxies(now, out);
+                }
+            }
+        }
+        let at = self.placement.as_ref().and_then(Placement::due_at);
+        if let Some(at) = at.filter(|_| at != self.places_at) {
+            self.places_at = Some(at);
+            out.push(Out::At(at));
         }
     }
 
@@ -361,6 +434,13 @@ impl Manager {
                     && !transition.removed.contains(&session)
                 {
                     transition.prepared.entry(session).or_insert(doubts);
+                }
+            }
+            Message::Accesses(report)
+                if self.members.get(&report.session).is_some_and(|member| member.node == from) =>
+            {
+                if let Some(placement) = &mut self.placement {
+                    placement.told(&report);
                 }
             }
             Message::Renew { session, sequence } => self.renew(now, from, (session, sequence), out),

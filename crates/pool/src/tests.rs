@@ -6,6 +6,7 @@ mod explored;
 mod explored_cached;
 mod explored_proxied;
 mod memory_check;
+mod placed;
 mod run;
 mod runs;
 pub(crate) mod tcp_pool;

@@ -30,6 +30,7 @@
 //! | 14 | `BlockFreed` | the same |
 //! | 15 | `GivenUp` | session u16 |
 //! | 16 to 19, 22, 26, 27 | `Index` | see `rpc.rs` |
+//! | 23 | `Accesses` | see `accesses.rs` |
 //! | 20 | `Renew` | session u16, 0 u16, sequence u32 |
 //! | 21 | `Renewed` | the same |
 //! | 28 | `Silent` | session u16 |
@@ -37,6 +38,7 @@
 use hedgerow_device::crc32c;
 use hedgerow_row::le_bytes::{u16_at, u32_at, u64_at};
 
+use crate::accesses::{ACCESS_REPORT, AccessReport};
 use crate::error::{PoolError, Result};
 use crate::fabric::{DATAGRAM_BYTES_MAX, NodeId};
 use crate::region::{BlockId, NodeSet, SlotId};
@@ -225,6 +227,8 @@ pub enum Message {
         /// Which.
         session: u16,
     },
+    /// How often a session accessed which partitions; from the manager, the question.
+    Accesses(AccessReport),
     /// A session is no member any more, and fenced everywhere.
     GivenUp {
         /// Which.
@@ -302,6 +306,7 @@ impl Message {
                 let (number, bytes) = rpc.body();
                 (number, Body(bytes))
             }
+            Message::Accesses(report) => (ACCESS_REPORT, Body(report.body())),
             Message::Renew { session, sequence } => (20, body.u16(*session).u16(0).u32(*sequence)),
             Message::Renewed { session, sequence } => (21, body.u16(*session).u16(0).u32(*sequence)),
         }
@@ -350,6 +355,9 @@ impl Message {
     fn of_body(number: u8, body: &[u8]) -> Result<Message> {
         if matches!(number, 16..20 | 22 | 26 | 27) {
             return IndexRpc::of_body(number, body).map(Message::Index);
+        }
+        if number == ACCESS_REPORT {
+            return AccessReport::of_body(body).map(Message::Accesses);
         }
         let fixed = [8, 24, 4, 16, 6, 6, 8, 12, 20, 20, 8, 4, 20, 20, 2, 0, 0, 0, 0, 8, 8];
         let of_type = usize::from(number).checked_sub(1).and_then(|at| fixed.get(at));

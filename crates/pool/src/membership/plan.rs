@@ -8,6 +8,7 @@ use crate::error::{PoolError, Result};
 use crate::fabric::Nanos;
 use crate::fabric::tcp::TcpOptions;
 use crate::manager::ManagerOptions;
+use crate::place::PlacementOptions;
 use crate::region::PoolLayout;
 
 /// Bytes of a pair, as it is assumed where the index is measured out: four units of 64 bytes.
@@ -81,8 +82,12 @@ impl PoolPlan {
             rpc_retry_ns: 5_000_000,
             lease_ns: 200_000_000,
         };
-        let manager =
-            ManagerOptions { retry_ns: 3_000_000, prepare_ns: 1_000_000_000, lease_ns: client.lease_ns };
+        let manager = ManagerOptions {
+            retry_ns: 3_000_000,
+            prepare_ns: 1_000_000_000,
+            lease_ns: client.lease_ns,
+            placement: Some(PlacementOptions::default()),
+        };
         Ok(PoolPlan { layout, client, manager, watch: WatchOptions::default(), compute_nodes_max: 256 })
     }
 }

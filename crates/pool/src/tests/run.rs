@@ -14,6 +14,7 @@ use crate::fabric::sim::{SimCounters, SimOptions};
 use crate::fabric::{Nanos, NodeId};
 use crate::manager::{ManagerCall, ManagerCounters, ManagerOptions};
 use crate::object::Generation;
+use crate::place::{PlacementCounters, PlacementOptions};
 use crate::region::{MemoryNode, PoolLayout, SlotId};
 use crate::repairs::Repairs;
 
@@ -42,6 +43,8 @@ pub(super) struct Plan {
     pub(super) deletes: u64,
     /// One call in so many comes with a walk, and keys of even numbers are not deleted; 0: none.
     pub(super) walk_one_in: u64,
+    /// What proxies are chosen by.
+    pub(super) placement: Option<PlacementOptions>,
 }
 
 pub(super) const LAYOUT: PoolLayout =
@@ -77,6 +80,7 @@ impl Plan {
             conditional: 3,
             deletes: 3,
             walk_one_in: 0,
+            placement: None,
         }
     }
 }
@@ -92,6 +96,7 @@ pub(super) struct Report {
     pub(super) fabric: SimCounters,
     pub(super) manager: ManagerCounters,
     pub(super) proxy: crate::ProxyCounters,
+    pub(super) placement: PlacementCounters,
     pub(super) crashes: u64,
     pub(super) losses: u64,
     /// Walks that came to their end.
@@ -165,7 +170,12 @@ impl Run {
             layout: plan.layout,
             compute_nodes: NODES,
             client: plan.client,
-            manager: ManagerOptions { retry_ns: 60_000, prepare_ns: 2_000_000, lease_ns: 400_000 },
+            manager: ManagerOptions {
+                retry_ns: 60_000,
+                prepare_ns: 2_000_000,
+                lease_ns: 400_000,
+                placement: plan.placement,
+            },
             fabric: plan.fabric,
         };
         Run {
@@ -226,6 +236,7 @@ impl Run {
             fabric: self.cluster.fabric().counters(),
             manager: self.cluster.manager().counters(),
             proxy: self.cluster.proxy_counters(),
+            placement: self.cluster.manager().proxies().counters,
             crashes: self.crashes,
             losses: self.losses,
             walked: self.walked,

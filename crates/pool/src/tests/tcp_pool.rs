@@ -36,7 +36,7 @@ pub(crate) const CLIENT: ClientOptions = ClientOptions {
     lease_ns: 100_000_000,
 };
 pub(crate) const MANAGER: ManagerOptions =
-    ManagerOptions { retry_ns: 3_000_000, prepare_ns: 500_000_000, lease_ns: 100_000_000 };
+    ManagerOptions { retry_ns: 3_000_000, prepare_ns: 500_000_000, lease_ns: 100_000_000, placement: None };
 const LIFE: u64 = 41;
 const KEYS: u64 = 8;
 const CALLERS: u64 = 6;

@@ -226,8 +226,12 @@ impl World {
             rpc_retry_ns: setup.rpc_retry_ns,
             lease_ns: HORIZON / 4,
         };
-        let manager =
-            ManagerOptions { retry_ns: 2 * HORIZON, prepare_ns: 2 * HORIZON, lease_ns: HORIZON / 4 };
+        let manager = ManagerOptions {
+            retry_ns: 2 * HORIZON,
+            prepare_ns: 2 * HORIZON,
+            lease_ns: HORIZON / 4,
+            placement: None,
+        };
         let mut world = World {
             now: 1_000_000,
             clients: BTreeMap::new(),
