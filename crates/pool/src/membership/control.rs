@@ -26,7 +26,7 @@
 //! | 6 | `Answered` | number u64 |
 //! | 7 | `Book` | count u32, 0 u32, entries of 32 bytes: node u16, 0 u16, address, life u64 |
 //! | 8 | `Ask` | version u16 (1) |
-//! | 9 | `Status` | epoch u32, changing u8, state u8 (0 waiting, 1 working, 2 lost), 0 u16, sessions u32, count u32, layout, entries of 32 bytes: node u16, state u8 (1 joining, 2 living, 3 lost), 0 u8, address (0 while it joins), life u64 |
+//! | 9 | `Status` | epoch u32, changing u8, state u8 (0 waiting, 1 working, 2 lost), share of partitions with a proxy in hundredths u8 (255: nothing is chosen), 0 u8, sessions u32, count u32, layout, reassignments u32, 0 u32, entries of 32 bytes: node u16, state u8 (1 joining, 2 living, 3 lost), partitions that it is the proxy of u8, address (0 while it joins), life u64 |
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -50,7 +50,9 @@ const LAYOUT_BYTES: usize = 24;
 const JOIN_BYTES: usize = 16;
 const JOINED_BYTES: usize = 16 + LAYOUT_BYTES + 80;
 const BOOK_HEAD_BYTES: usize = 8;
-const STATUS_HEAD_BYTES: usize = 16 + LAYOUT_BYTES;
+const STATUS_HEAD_BYTES: usize = 16 + LAYOUT_BYTES + 8;
+/// The share where proxies are not chosen.
+const NO_SHARE: u8 = u8::MAX;
 /// Entries of a book, or of a status, at most.
 pub(super) const ENTRIES_MAX: usize = 2048;
 /// Bytes of a greeting of any version at most.
@@ -192,6 +194,8 @@ pub struct NodeStatus {
     pub address: Option<SocketAddr>,
     /// Its life: 0 for who has no memory.
     pub life: u64,
+    /// Partitions that it is the proxy of, at most 240.
+    pub proxied: u8,
 }
 
 /// How a pool is.
@@ -218,6 +222,10 @@ pub struct PoolStatus {
     pub sessions: u32,
     /// How its memory is laid out.
     pub layout: PoolLayout,
+    /// Hundredths of the partitions that are to have a proxy; none where proxies are not chosen.
+    pub share: Option<u8>,
+    /// How often partitions were dealt out anew.
+    pub reassignments: u32,
     /// Its nodes, the manager first.
     pub nodes: Vec<NodeStatus>,
 }
@@ -416,10 +424,12 @@ fn append_status(status: &PoolStatus, out: &mut Vec<u8>) {
     };
     let nodes = &status.nodes[..status.nodes.len().min(ENTRIES_MAX)];
     out.extend_from_slice(&status.epoch.to_le_bytes());
-    out.extend_from_slice(&[status.is_changing.into(), state, 0, 0]);
+    let share = status.share.map_or(NO_SHARE, |share| share.min(100));
+    out.extend_from_slice(&[status.is_changing.into(), state, share, 0]);
     out.extend_from_slice(&status.sessions.to_le_bytes());
     out.extend_from_slice(&(nodes.len() as u32).to_le_bytes());
     append_layout(&status.layout, out);
+    out.extend_from_slice(&u64::from(status.reassignments).to_le_bytes());
     for node in nodes {
         let state = match node.state {
             PoolNodeState::Joining => 1,
@@ -427,7 +437,7 @@ fn append_status(status: &PoolStatus, out: &mut Vec<u8>) {
             PoolNodeState::Lost => 3,
         };
         out.extend_from_slice(&node.node.0.to_le_bytes());
-        out.extend_from_slice(&[state, 0]);
+        out.extend_from_slice(&[state, node.proxied]);
         match node.address {
             Some(address) => append_address(address, out),
             None => out.extend_from_slice(&[0; ADDRESS_BYTES]),
@@ -454,7 +464,8 @@ fn status_of(body: &[u8]) -> Result<PoolStatus> {
             0 => None,
             _ => Some(address_of(&entry[4..])?),
         };
-        Ok(NodeStatus { node: NodeId(u16_at(entry, 0)), state, address, life: u64_at(entry, 24) })
+        let (node, life, proxied) = (NodeId(u16_at(entry, 0)), u64_at(entry, 24), entry[3]);
+        Ok(NodeStatus { node, state, address, life, proxied })
     });
     Ok(PoolStatus {
         state,
@@ -462,6 +473,8 @@ fn status_of(body: &[u8]) -> Result<PoolStatus> {
         is_changing: body[4] != 0,
         sessions: u32_at(body, 8),
         layout: layout_of(&body[16..])?,
+        share: (body[6] <= 100).then_some(body[6]),
+        reassignments: u32_at(body, 16 + LAYOUT_BYTES),
         nodes: nodes.collect::<Result<_>>()?,
     })
 }
@@ -572,15 +585,30 @@ mod tests {
             is_changing: true,
             sessions: 2,
             layout: LAYOUT,
+            share: Some(40),
+            reassignments: 3,
             nodes: vec![
                 NodeStatus {
                     node: NodeId::MANAGER,
                     state: PoolNodeState::Living,
                     address: Some(four),
                     life: 0,
+                    proxied: 0,
                 },
-                NodeStatus { node: NodeId(0x4001), state: PoolNodeState::Lost, address: Some(six), life: 8 },
-                NodeStatus { node: NodeId(3), state: PoolNodeState::Joining, address: None, life: 0 },
+                NodeStatus {
+                    node: NodeId(0x4001),
+                    state: PoolNodeState::Lost,
+                    address: Some(six),
+                    life: 8,
+                    proxied: 0,
+                },
+                NodeStatus {
+                    node: NodeId(3),
+                    state: PoolNodeState::Joining,
+                    address: None,
+                    life: 0,
+                    proxied: 240,
+                },
             ],
         };
         let welcome = Welcome {

@@ -132,17 +132,20 @@ impl PoolManager {
     pub fn status(&self) -> PoolStatus {
         let manager = self.driver.machine();
         let (epoch, is_changing) = manager.epoch();
+        let proxies = manager.proxies();
         let own = NodeStatus {
             node: self.own.node,
             state: PoolNodeState::Living,
             address: Some(self.own.address),
             life: 0,
+            proxied: 0,
         };
         let seat = |(&node, seat): (&NodeId, &Seat)| NodeStatus {
             node,
             state: seat.state,
             address: seat.address,
             life: seat.life,
+            proxied: proxies.nodes.get(&node).map_or(0, |&partitions| partitions.min(255) as u8),
         };
         let is_memory = |node: &NodeStatus| node.node.as_memory_node().is_some();
         let (memory, compute): (Vec<_>, Vec<_>) = self.seats.iter().map(seat).partition(is_memory);
@@ -152,6 +155,8 @@ impl PoolManager {
             is_changing,
             sessions: manager.sessions() as u32,
             layout: self.plan.layout,
+            share: proxies.share,
+            reassignments: proxies.counters.reassignments as u32,
             nodes: std::iter::once(own).chain(memory).chain(compute).collect(),
         }
     }
