@@ -163,7 +163,8 @@ mod tests {
 
     #[test]
     fn a_pool_elsewhere_is_not_joined_from_where_it_cannot_reach() {
-        let url = PoolUrl { manager: "192.0.2.1:7400".into(), listen: Some("127.0.0.1:0".into()), cache: None };
+        let url =
+            PoolUrl { manager: "192.0.2.1:7400".into(), listen: Some("127.0.0.1:0".into()), cache: None };
         let error = PoolStore::open(&url).unwrap_err();
         assert!(error.starts_with("192.0.2.1:7400 is another machine's, which cannot reach"), "{error}");
     }

@@ -203,7 +203,12 @@ fn outcome_within(cluster: &mut Cluster, id: u64, at_most: Nanos) -> Option<Outc
 fn a_reader_that_vanishes_unnoticed_holds_up_a_write_for_two_leases() {
     let Plan { layout, client, repairs, .. } = Plan::new(1);
     let client = ClientOptions { timeout_ns: 40_000_000, ..client };
-    let manager = ManagerOptions { retry_ns: 60_000, prepare_ns: 2_000_000, lease_ns: client.lease_ns };
+    let manager = ManagerOptions {
+        retry_ns: 60_000,
+        prepare_ns: 2_000_000,
+        lease_ns: client.lease_ns,
+        placement: None,
+    };
     let fabric = SimOptions::CHAOS;
     let options = ClusterOptions { layout, compute_nodes: 3, client, manager, fabric };
     let mut cluster = Cluster::with_repairs(options, 7, repairs).unwrap();
