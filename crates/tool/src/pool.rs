@@ -16,9 +16,11 @@ use std::time::Duration;
 use clap::Subcommand;
 use hedgerow_device::Clock;
 use hedgerow_pool::fabric::NodeId;
+use hedgerow_pool::manager::ManagerOptions;
 use hedgerow_pool::membership::{
     COMPUTE_NODES_MAX, JoinError, MemoryNodeHost, PoolManager, PoolNodeState, PoolPlan, PoolState, PoolStatus,
 };
+use hedgerow_pool::place::PlacementOptions;
 
 use crate::open_files::make_room_for_nodes;
 use crate::units::parse_bytes;
@@ -68,9 +70,36 @@ struct PlanArgs {
     /// Compute nodes at a time, 1 to 1000.
     #[arg(long, default_value_t = 256)]
     compute_nodes: usize,
+    /// Which partitions of the index compute nodes have for themselves: as many as throughput says, none, or as many as may be.
+    #[arg(long, value_enum, default_value_t)]
+    proxies: ProxyChoice,
     /// Listen at an address that other machines reach, too: all that can reach it can read and change everything.
     #[arg(long)]
     trust_network: bool,
+}
+
+/// Which partitions are to have a proxy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+enum ProxyChoice {
+    #[default]
+    Auto,
+    None,
+    All,
+}
+
+impl ProxyChoice {
+    fn name(self) -> &'static str {
+        match self {
+            ProxyChoice::Auto => "auto",
+            ProxyChoice::None => "none",
+            ProxyChoice::All => "all",
+        }
+    }
+
+    fn placement(self) -> Option<PlacementOptions> {
+        let share = if self == ProxyChoice::All { Some(100) } else { None };
+        (self != ProxyChoice::None).then(|| PlacementOptions { share, ..PlacementOptions::default() })
+    }
 }
 
 impl PlanArgs {
@@ -83,7 +112,8 @@ impl PlanArgs {
             .ok_or_else(|| format!("--node-bytes {}: not a number of bytes, as 256mb is", self.node_bytes))?;
         let plan = PoolPlan::new(self.memory_nodes, self.copies(), self.partition_bits, bytes);
         let plan = plan.map_err(|error| format!("there is no such pool: {error}"))?;
-        Ok(PoolPlan { compute_nodes_max: self.compute_nodes, ..plan })
+        let manager = ManagerOptions { placement: self.proxies.placement(), ..plan.manager };
+        Ok(PoolPlan { compute_nodes_max: self.compute_nodes, manager, ..plan })
     }
 }
 

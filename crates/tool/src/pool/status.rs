@@ -71,10 +71,17 @@ fn as_table(status: &PoolStatus) -> String {
         layout.memory_nodes,
         layout.copies
     );
-    let _ = writeln!(text, "{:<14} {:<8} {:<8} address", "node", "role", "state");
+    let proxied: u32 = status.nodes.iter().map(|node| u32::from(node.proxied)).sum();
+    let chosen = status.share.map_or_else(
+        || "not chosen".into(),
+        |share| format!("{share} % to have one, {} reassignments", status.reassignments),
+    );
+    let _ = writeln!(text, "proxies of {proxied} partitions of {}: {chosen}", layout.partitions());
+    let _ = writeln!(text, "{:<14} {:<8} {:<8} {:<7} address", "node", "role", "state", "proxies");
     for node in &status.nodes {
         let (name, role) = (super::node_name(node.node), role_of(node.node));
-        let _ = writeln!(text, "{name:<14} {role:<8} {:<8} {}", state_of_node(node), place_of(node));
+        let (state, place) = (state_of_node(node), place_of(node));
+        let _ = writeln!(text, "{name:<14} {role:<8} {state:<8} {:<7} {place}", node.proxied);
     }
     text
 }
@@ -88,6 +95,7 @@ fn as_json(status: &PoolStatus) -> serde_json::Value {
                 "node": super::node_name(node.node),
                 "role": role_of(node.node),
                 "state": state_of_node(node),
+                "proxies": node.proxied,
                 "address": node.address.map(|address| address.to_string()),
             })
         })
@@ -99,6 +107,9 @@ fn as_json(status: &PoolStatus) -> serde_json::Value {
         "sessions": status.sessions,
         "memory_nodes": status.layout.memory_nodes,
         "copies": status.layout.copies,
+        "partitions": status.layout.partitions(),
+        "proxy_share_percent": status.share,
+        "reassignments": status.reassignments,
         "region_bytes": status.layout.region_bytes(),
         "nodes": nodes,
     })

@@ -85,6 +85,7 @@ fn start_manager(args: &UpArgs) -> Result<PoolProcess, String> {
     arguments.extend(["--memory-nodes", &nodes]);
     arguments.extend(["--copies", &copies, "--node-bytes", &plan.node_bytes]);
     arguments.extend(["--partition-bits", &bits, "--compute-nodes", &compute]);
+    arguments.extend(["--proxies", plan.proxies.name()]);
     if plan.trust_network {
         arguments.push("--trust-network");
     }
