@@ -120,6 +120,13 @@ impl AccessCounts {
         }
     }
 
+    /// Reads that were counted somewhere else.
+    pub(crate) fn count_reads(&mut self, partition: u16, reads: u32) {
+        if let Some([counter, _]) = self.counted.get_mut(usize::from(partition)) {
+            *counter = counter.wrapping_add(reads);
+        }
+    }
+
     /// The datagrams that answer a question.
     pub(crate) fn answer(&mut self, session: u16, round: u32) -> Vec<AccessReport> {
         let is_all = round.is_multiple_of(ALL_EVERY);

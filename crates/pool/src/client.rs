@@ -177,7 +177,7 @@ impl Client {
             timers: BTreeSet::new(),
             slab: Slab::new(layout, quarantine_ns),
             space: Space::default(),
-            cache: PairCache::new(options.cached_keys, options.cached_bytes),
+            cache: PairCache::new(options.cached_keys, options.cached_bytes, layout.partition_bits),
             owners: BTreeMap::new(),
             next_sequence: 0,
             proxy: Proxy::new(node, layout, options.lease_ns, repairs),
@@ -317,6 +317,9 @@ impl Client {
     }
 
     fn tell_accesses(&mut self, session: u16, round: u32, out: &mut Vec<Out<ClientAnswer>>) {
+        for (partition, reads) in self.cache.take_reads() {
+            self.accesses.count_reads(partition, reads);
+        }
         for report in self.accesses.answer(session, round) {
             let bytes = Message::Accesses(report).encode(self.node.0);
             out.push(Out::Send { to: NodeId::MANAGER, bytes });
@@ -394,7 +397,7 @@ impl Client {
         let ids: Vec<u32> = self.operations.keys().copied().collect();
         for &id in &ids {
             let Some(mut operation) = self.operations.remove(&id) else { continue };
-            operation.is_granted = false;
+            operation.granted_by = None;
             let outcome = self.resolve_doubt(&mut operation, verdicts, now);
             operation.is_held = false;
             operation.timer = None;

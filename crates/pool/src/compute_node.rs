@@ -161,7 +161,10 @@ impl ComputeNode {
     ) -> io::Result<ComputeNode> {
         let (shared, waker) = (Arc::new(NodeShared::default()), fabric.waker());
         // Before there is a thread: if it fails nobody waits.
-        let cache = CacheReader::new(options.client.cached_keys, options.client.cached_bytes);
+        let cache = {
+            let ClientOptions { cached_keys, cached_bytes, .. } = options.client;
+            CacheReader::new(cached_keys, cached_bytes, options.layout.partition_bits)
+        };
         let of_node = cache.clone();
         let client = Client::with_cache(options.node, boots(), options.layout, options.client, &cache);
         let of_thread = Arc::clone(&shared);

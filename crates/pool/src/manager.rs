@@ -416,10 +416,13 @@ impl Manager {
     fn message(&mut self, now: Nanos, from: NodeId, message: Message, out: &mut ManagerOuts) {
         match message {
             Message::Join { boot } => self.join(now, from, boot, out),
-            Message::Silent { session }
-                if self.members.contains_key(&session) && !self.is_removing(session) =>
+            Message::Silent { epoch, by, session }
+                if epoch == self.epoch
+                    && self.transition.is_none()
+                    && [by, session].iter().all(|one| self.members.contains_key(one)) =>
             {
-                self.change(now, &[session], None, out);
+                // Nobody is given up on a proxy's word, which may be the one that nobody hears: whoever lives prepares, and has nothing in its cache then; who does not is given up for that.
+                self.change(now, &[], None, out);
             }
             Message::Prepared { epoch, installed, session, doubts } => {
                 // Who has not heard of the last epoch hears of it first: its doubts were resolved there.

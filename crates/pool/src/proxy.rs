@@ -88,6 +88,7 @@ struct PendingChange {
     sharers: Vec<Sharer>,
     invalidation: u32,
     asked_at: Nanos,
+    asked_again_at: Nanos,
 }
 
 impl PendingChange {
@@ -217,6 +218,7 @@ impl Proxy {
         self.lease_until = 0;
         self.renewals.clear();
         self.directory.clear();
+        self.next_invalidation = 0;
         let mut posts = 0;
         for partition in partitions {
             let at = self.layout.table_address(partition);
@@ -292,12 +294,25 @@ impl Proxy {
         if !self.is_stopped && is_needed && now + self.lease_ns / 2 > self.lease_until {
             self.renew(now, out);
         }
-        for pending in self.pending.values().filter(|pending| pending.asked_at < now) {
+        self.ask_sharers_again(now, out);
+    }
+
+    /// Asks sharers again that have not answered, an eighth of a lease after the last time. One that is silent for longer than its lease may come back, and would answer from its cache then: the manager is told, who can end that.
+    fn ask_sharers_again<A>(&mut self, now: Nanos, out: &mut Vec<Out<A>>) {
+        let Some(Grant { epoch, session: SessionId(by), .. }) = self.grant else { return };
+        let is_due = |pending: &PendingChange| {
+            !pending.sharers.is_empty() && now.saturating_sub(pending.asked_again_at) >= self.lease_ns / 8
+        };
+        let due: Vec<u16> =
+            self.pending.iter().filter(|(_, pending)| is_due(pending)).map(|(&number, _)| number).collect();
+        for number in due {
+            let Some(pending) = self.pending.get_mut(&number) else { continue };
+            pending.asked_again_at = now;
+            let Some(pending) = self.pending.get(&number) else { continue };
             self.invalidate(pending, out);
-            // Who is silent for longer than its lease may come back, and would answer from its cache then: only the manager can end that.
             if now.saturating_sub(pending.asked_at) > 2 * self.lease_ns {
                 for &(session, _) in &pending.sharers {
-                    let bytes = Message::Silent { session }.encode(self.node.0);
+                    let bytes = Message::Silent { epoch, by, session }.encode(self.node.0);
                     out.push(Out::Send { to: NodeId::MANAGER, bytes });
                 }
             }
@@ -448,12 +463,17 @@ impl Proxy {
         0
     }
 
-    /// Counts a read of the only slot that may be the key's, and whether the pair may be cached. Not while it changes: whoever was a sharer then was told, and would not be told again (hole 1).
+    /// Counts a read of all slots that may be the key's, nearly always one, and whether the pair may be cached: if it may whichever it is, since words do not tell keys apart (hole 21). Not while it changes: whoever was a sharer then was told, and would not be told again (hole 1).
     fn grant(&mut self, partition: u16, words: &[SlotAndWord], sharer: Option<Sharer>) -> bool {
-        let &[(slot, _)] = words else { return false };
-        let is_its = |pending: &PendingChange| (pending.partition, pending.slot) == (partition, slot);
-        let is_locked = self.repairs.grant_unlocked && self.pending.values().any(is_its);
-        let is_granted = self.directory.read(partition, slot, sharer.filter(|_| !is_locked));
+        let is_any = |pending: &PendingChange| {
+            pending.partition == partition && words.iter().any(|(slot, _)| *slot == pending.slot)
+        };
+        let is_locked = self.repairs.grant_unlocked && self.pending.values().any(is_any);
+        let sharer = sharer.filter(|_| !is_locked);
+        let mut is_granted = !words.is_empty();
+        for &(slot, _) in words {
+            is_granted &= self.directory.read(partition, slot, sharer);
+        }
         self.counters.granted += u64::from(is_granted);
         is_granted
     }
@@ -509,11 +529,11 @@ impl Proxy {
         slot: u32,
         old: SlotWord,
         new: SlotWord,
-        grant: bool,
+        granted_by: u32,
     ) -> IndexRpc {
         let epoch = self.grant.map_or(0, |grant| grant.epoch);
         let WriteRequest { session, sequence, .. } = *request;
-        IndexRpc::Written { epoch, session, sequence, status, slot, old, new, grant }
+        IndexRpc::Written { epoch, session, sequence, status, slot, old, new, granted_by }
     }
 
     /// Answers a write, and keeps the answer.
@@ -524,7 +544,7 @@ impl Proxy {
         (slot, old, new): (u32, SlotWord, SlotWord),
         out: &mut Vec<Out<A>>,
     ) {
-        self.conclude_with(request, self.written(request, status, slot, old, new, false), out);
+        self.conclude_with(request, self.written(request, status, slot, old, new, 0), out);
     }
 
     fn conclude_with<A>(&mut self, request: &WriteRequest, answer: IndexRpc, out: &mut Vec<Out<A>>) {
@@ -627,7 +647,8 @@ impl Proxy {
         let missing = replicas.len();
         let sharers = self.directory.take_sharers(partition, slot);
         self.counters.invalidated += sharers.len() as u64;
-        self.next_invalidation = self.next_invalidation.wrapping_add(1);
+        // 0 is none's; there are not so many changes in one epoch that they begin anew.
+        self.next_invalidation = self.next_invalidation.wrapping_add(1).max(1);
         let invalidation = self.next_invalidation;
         let mut change = PendingChange {
             partition,
@@ -641,6 +662,7 @@ impl Proxy {
             sharers,
             invalidation,
             asked_at: now,
+            asked_again_at: now,
         };
         self.invalidate(&change, out);
         if !self.repairs.invalidate {
@@ -690,7 +712,8 @@ impl Proxy {
     /// All copies have the new word: the change happens, and those that waited for it go on.
     fn commit<A>(&mut self, now: Nanos, number: u16, out: &mut Vec<Out<A>>) -> u32 {
         let Some(change) = self.pending.remove(&number) else { return 0 };
-        let PendingChange { partition, request, slot, old, new, absorbs, mut lineage, .. } = change;
+        let PendingChange { partition, request, slot, old, new, absorbs, mut lineage, invalidation, .. } =
+            change;
         if let Some(Some(table)) = self.tables.get_mut(&partition) {
             table.set(slot, new);
         }
@@ -699,8 +722,13 @@ impl Proxy {
         for absorbed in &absorbs {
             self.conclude(absorbed, WriteStatus::Absorbed, (slot, old, new), out);
         }
-        let grant = self.grant_to_writer(&request, (partition, slot, new));
-        self.conclude_with(&request, self.written(&request, WriteStatus::Done, slot, old, new, grant), out);
+        let is_granted = self.grant_to_writer(&request, (partition, slot, new));
+        let granted_by = if is_granted { invalidation } else { 0 };
+        self.conclude_with(
+            &request,
+            self.written(&request, WriteStatus::Done, slot, old, new, granted_by),
+            out,
+        );
         if self.is_stopped {
             return 0;
         }

@@ -7,7 +7,7 @@
 //! | 16 | `Read` | epoch u32, session u16, flags u16 (1: has a cache), sequence u32, hash u64 |
 //! | 17 | `Words` | epoch u32, session u16, flags u16 (1: these are all live words, 2: there is a free slot, 4: granted to the cache), sequence u32, count u32, words of 12 bytes: slot u32, word u64 |
 //! | 18 | `Write` | epoch u32, session u16, flags u16 (1: combines, 2: the key was absent, 4: has a cache), sequence u32, acknowledged u32, hash u64, slot u32 (all ones: any), expected u64, word u64 (0: a tombstone), count u32, seen words of 12 bytes |
-//! | 19 | `Written` | epoch u32, session u16, status u16 (256 more: granted to the cache), sequence u32, slot u32, old u64, new u64 |
+//! | 19 | `Written` | epoch u32, session u16, status u16, sequence u32, slot u32, old u64, new u64, granted by u32 (the change's number; 0: not granted to the cache) |
 //! | 22 | `Range` | epoch u32, session u16, partition u16, sequence u32, slot u32 |
 //! | 26 | `Invalidate` | epoch u32, session u16, 0 u16, sequence u32, hash u64 |
 //! | 27 | `Invalidated` | epoch u32, session u16, 0 u16, sequence u32, hits u32 |
@@ -30,8 +30,6 @@ pub const WORDS_MAX: usize = 28;
 pub const ANY_SLOT: u32 = u32::MAX;
 
 const WORD_BYTES: usize = 12;
-/// Beside the status of a write.
-const GRANT_BIT: u16 = 1 << 8;
 
 /// A slot and what it has.
 pub type SlotAndWord = (u32, SlotWord);
@@ -143,8 +141,8 @@ pub enum IndexRpc {
         old: SlotWord,
         /// See `slot`.
         new: SlotWord,
-        /// As of `Words`, of the pair that was written.
-        grant: bool,
+        /// The number of the change, if the pair that was written may be kept in a cache, as of `Words`; else 0.
+        granted_by: u32,
     },
     /// A key is about to change: drop it from the cache, and say so.
     Invalidate {
@@ -214,10 +212,9 @@ impl IndexRpc {
                 let body = head.u64(hash.0).u32(change.slot).u64(change.expected.0).u64(change.word.0);
                 (18, body.words(change.seen.as_deref().unwrap_or_default()))
             }
-            IndexRpc::Written { epoch, session, sequence, status, slot, old, new, grant } => {
-                let status = *status as u16 | if *grant { GRANT_BIT } else { 0 };
-                let head = bytes.u32(*epoch).u16(*session).u16(status).u32(*sequence);
-                (19, head.u32(*slot).u64(old.0).u64(new.0))
+            IndexRpc::Written { epoch, session, sequence, status, slot, old, new, granted_by } => {
+                let head = bytes.u32(*epoch).u16(*session).u16(*status as u16).u32(*sequence);
+                (19, head.u32(*slot).u64(old.0).u64(new.0).u32(*granted_by))
             }
             IndexRpc::Range { epoch, session, sequence, from } => {
                 (22, bytes.u32(*epoch).u16(*session).u16(from.partition).u32(*sequence).u32(from.slot))
@@ -241,7 +238,7 @@ impl IndexRpc {
             16 => 20,
             17 => 16,
             18 => 48,
-            19 => 32,
+            19 => 36,
             22 | 27 => 16,
             26 => 20,
             _ => return Err(PoolError::Unknown("datagram's type", number.into())),
@@ -301,8 +298,8 @@ impl IndexRpc {
                 epoch,
                 session,
                 sequence,
-                status: status_of(flags & !GRANT_BIT)?,
-                grant: flag(GRANT_BIT),
+                status: status_of(flags)?,
+                granted_by: u32_at(body, 32),
                 slot: u32_at(body, 12),
                 old: SlotWord(u64_at(body, 16)),
                 new: SlotWord(u64_at(body, 24)),
@@ -312,7 +309,7 @@ impl IndexRpc {
 
     /// Whether the pair may be kept in the cache of who is answered.
     pub(crate) fn grants(&self) -> bool {
-        matches!(self, IndexRpc::Words { grant: true, .. } | IndexRpc::Written { grant: true, .. })
+        matches!(self, IndexRpc::Words { grant: true, .. } | IndexRpc::Written { granted_by: 1.., .. })
     }
 
     /// Where its answer goes, and which request it is or answers: epoch, session, sequence.

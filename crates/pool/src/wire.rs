@@ -33,7 +33,7 @@
 //! | 23 | `Accesses` | see `accesses.rs` |
 //! | 20 | `Renew` | session u16, 0 u16, sequence u32 |
 //! | 21 | `Renewed` | the same |
-//! | 28 | `Silent` | session u16 |
+//! | 28 | `Silent` | epoch u32, by session u16, session u16 |
 
 use hedgerow_device::crc32c;
 use hedgerow_row::le_bytes::{u16_at, u32_at, u64_at};
@@ -224,6 +224,10 @@ pub enum Message {
     },
     /// A session does not say that it has dropped a pair from its cache, and a change waits for it.
     Silent {
+        /// In which it was granted.
+        epoch: u32,
+        /// The proxy that waits.
+        by: u16,
         /// Which.
         session: u16,
     },
@@ -301,7 +305,7 @@ impl Message {
                 (14, body.u32(*epoch).u16(block.region).u16(0).u32(block.number).u64(*entry))
             }
             Message::GivenUp { session } => (15, body.u16(*session)),
-            Message::Silent { session } => (28, body.u16(*session)),
+            Message::Silent { epoch, by, session } => (28, body.u32(*epoch).u16(*by).u16(*session)),
             Message::Index(rpc) => {
                 let (number, bytes) = rpc.body();
                 (number, Body(bytes))
@@ -361,7 +365,7 @@ impl Message {
         }
         let fixed = [8, 24, 4, 16, 6, 6, 8, 12, 20, 20, 8, 4, 20, 20, 2, 0, 0, 0, 0, 8, 8];
         let of_type = usize::from(number).checked_sub(1).and_then(|at| fixed.get(at));
-        let Some(&least) = of_type.or((number == 28).then_some(&2)) else {
+        let Some(&least) = of_type.or((number == 28).then_some(&8)) else {
             return Err(PoolError::Unknown("datagram's type", number.into()));
         };
         if body.len() < least {
@@ -434,7 +438,10 @@ impl Message {
             13 => Message::FreeBlock { epoch: u32_at(body, 0), block: block(), entry: u64_at(body, 12) },
             14 => Message::BlockFreed { epoch: u32_at(body, 0), block: block(), entry: u64_at(body, 12) },
             15 => Message::GivenUp { session: u16_at(body, 0) },
-            28 => Message::Silent { session: u16_at(body, 0) },
+            28 => {
+                let (epoch, by) = (u32_at(body, 0), u16_at(body, 4));
+                Message::Silent { epoch, by, session: u16_at(body, 6) }
+            }
             20 => Message::Renew { session: u16_at(body, 0), sequence: u32_at(body, 4) },
             _ => Message::Renewed { session: u16_at(body, 0), sequence: u32_at(body, 4) },
         }
@@ -491,7 +498,7 @@ mod tests {
             Message::FreeBlock { epoch: 5, block, entry: 0x1_0002 },
             Message::BlockFreed { epoch: 5, block, entry: 0x1_0002 },
             Message::GivenUp { session: 2 },
-            Message::Silent { session: 2 },
+            Message::Silent { epoch: 5, by: 3, session: 2 },
             Message::Renew { session: 2, sequence: 8 },
             Message::Renewed { session: 2, sequence: 8 },
         ]
@@ -555,7 +562,7 @@ mod tests {
                 slot: 7,
                 old,
                 new,
-                grant: true,
+                granted_by: 4,
             }),
             Message::Index(IndexRpc::Invalidate { epoch: 5, session: 2, sequence: 8, hash: KeyHash(9) }),
             Message::Index(IndexRpc::Invalidated { epoch: 5, session: 2, sequence: 8, hits: 3 }),

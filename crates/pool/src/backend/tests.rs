@@ -29,8 +29,13 @@ const LAYOUT: PoolLayout = PoolLayout {
     blocks: 64,
 };
 // On a machine that stands still for seconds no call is given up.
-const OPTIONS: ClientOptions =
-    ClientOptions { depth: 64, cached_keys: 1024, timeout_ns: 30_000_000_000, ..CLIENT };
+const OPTIONS: ClientOptions = ClientOptions {
+    depth: 64,
+    cached_keys: 8192,
+    cached_bytes: 16 << 20,
+    timeout_ns: 30_000_000_000,
+    ..CLIENT
+};
 const GROUP: u32 = 0x6162_6364;
 
 /// A pool, and its compute nodes.

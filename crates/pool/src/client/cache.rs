@@ -13,15 +13,16 @@ use hedgerow_device::Clock;
 
 use crate::bucket::KeyHash;
 use crate::fabric::Nanos;
-use crate::object::Generation;
-use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
+use crate::object::{Generation, OBJECT_BYTES_MAX};
+use crate::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering};
 use crate::word::SlotWord;
 
 /// A value takes at most one part in so many of the room for values of its shard.
 const VALUE_PARTS: usize = 8;
-/// So many shards have a cache of more keys than this for each.
+/// So many shards has a cache of at least so many keys, and so many bytes, for each: the longest value fits into a part of that.
 const SHARDS: usize = 64;
 const SHARD_KEYS: usize = 64;
+const SHARD_BYTES: usize = VALUE_PARTS * OBJECT_BYTES_MAX;
 
 /// What was seen of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -42,13 +43,17 @@ struct CachedPair {
     /// Of what is granted only.
     value: Option<Arc<[u8]>>,
     hits: u32,
+    /// Its place in the order.
+    number: u64,
 }
 
 /// The keys whose hashes are one number after a division by that of shards.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 struct CacheShard {
     pairs: BTreeMap<KeyHash, CachedPair>,
-    order: VecDeque<KeyHash>,
+    /// Pairs in the order in which they came, those that are gone among them.
+    order: VecDeque<(KeyHash, u64)>,
+    next_number: u64,
     /// Values in the order in which they came, those that are gone among them.
     values: VecDeque<(KeyHash, Generation)>,
     bytes: usize,
@@ -64,15 +69,21 @@ impl CacheShard {
     }
 
     fn insert(&mut self, hash: KeyHash, key: &[u8], seen: CachedSlot, keys_max: usize) {
-        if self.remove(hash).is_none() {
-            self.order.push_back(hash);
-        }
+        let known = self.pairs.get(&hash).map(|pair| pair.number);
+        self.remove(hash);
+        let number = known.unwrap_or_else(|| {
+            self.next_number += 1;
+            self.order.push_back((hash, self.next_number));
+            self.next_number
+        });
         self.granted += usize::from(seen.is_granted);
-        self.pairs.insert(hash, CachedPair { key: key.to_vec(), seen, value: None, hits: 0 });
-        // Keys that were removed are still in the order, once for each time they came.
+        self.pairs.insert(hash, CachedPair { key: key.to_vec(), seen, value: None, hits: 0, number });
+        // Keys that were removed are still in the order, once for each time they came: such a place is nobody's.
         while self.pairs.len() > keys_max || self.order.len() > 2 * keys_max {
-            let Some(oldest) = self.order.pop_front() else { break };
-            self.remove(oldest);
+            let Some((oldest, number)) = self.order.pop_front() else { break };
+            if self.pairs.get(&oldest).is_some_and(|pair| pair.number == number) {
+                self.remove(oldest);
+            }
         }
     }
 
@@ -103,8 +114,10 @@ struct CacheBounds {
 struct CacheShards {
     bounds: CacheBounds,
     shards: Vec<Mutex<CacheShard>>,
-    /// Pairs that others read.
+    /// Pairs that others read, and of them those of each partition that the client does not know of yet.
     read: AtomicU64,
+    read_of: Vec<AtomicU32>,
+    partition_bits: u32,
     /// Until when others may answer from what is granted: 0 while the session works in no configuration.
     valid_until: AtomicU64,
 }
@@ -115,18 +128,26 @@ impl CacheShards {
     }
 }
 
+/// A counter for each partition.
+fn zeros(partition_bits: u32) -> Vec<AtomicU32> {
+    (0..1_u32 << partition_bits).map(|_| AtomicU32::new(0)).collect()
+}
+
 /// The last so many keys that were seen, in the order in which they came, and of the last of them that were granted the values. Of two keys with one hash it has the later one.
 ///
 /// It is its client's, and others may read what is granted ([`CacheReader`]): it is in shards, each with a lock that is held for a look-up. A copy has everything for itself, as an exploration needs.
 pub(crate) struct PairCache(Arc<CacheShards>);
 
 impl PairCache {
-    pub(crate) fn new(keys_max: usize, bytes_max: usize) -> PairCache {
-        let count = if keys_max >= SHARDS * SHARD_KEYS { SHARDS } else { 1 };
+    /// For keys of two to the power of `partition_bits` partitions.
+    pub(crate) fn new(keys_max: usize, bytes_max: usize, partition_bits: u32) -> PairCache {
+        let is_large = keys_max >= SHARDS * SHARD_KEYS && bytes_max >= SHARDS * SHARD_BYTES;
+        let count = if is_large { SHARDS } else { 1 };
         let bounds = CacheBounds { keys_max: keys_max / count, bytes_max: bytes_max / count };
         let shards = (0..count).map(|_| Mutex::default()).collect();
         let (read, valid_until) = (AtomicU64::new(0), AtomicU64::new(0));
-        PairCache(Arc::new(CacheShards { bounds, shards, read, valid_until }))
+        let read_of = zeros(partition_bits);
+        PairCache(Arc::new(CacheShards { bounds, shards, read, read_of, partition_bits, valid_until }))
     }
 
     /// Whether it remembers anything at all.
@@ -172,12 +193,21 @@ impl PairCache {
         self.0.shards.iter().for_each(|shard| *shard.lock() = CacheShard::default());
     }
 
-    /// Others may answer from what is granted until then. Whoever is told something after this returned is told it after they can see it.
+    /// Others may answer from what is granted until then. Whoever is told something after this returned is told it after they can see it. Before it is another time than 0 again what was granted in an earlier configuration is cleared.
     pub(crate) fn set_valid_until(&self, until: Nanos) {
         // Only the client sets it, so that what it reads is the last that it set.
         if self.0.valid_until.load(Ordering::Relaxed) != until {
             self.0.valid_until.store(until, Ordering::SeqCst);
         }
+    }
+
+    /// Pairs of each partition that others have read since this was last asked.
+    pub(crate) fn take_reads(&self) -> impl Iterator<Item = (u16, u32)> {
+        let reads = (0..).zip(&self.0.read_of);
+        // Nothing is ordered by it.
+        reads
+            .map(|(partition, read)| (partition, read.swap(0, Ordering::Relaxed)))
+            .filter(|(_, read)| *read > 0)
     }
 
     /// For others. This cache stays what they read.
@@ -207,10 +237,15 @@ impl fmt::Debug for PairCache {
 
 impl Clone for PairCache {
     fn clone(&self) -> PairCache {
-        let CacheShards { bounds, valid_until, .. } = &*self.0;
-        let shards = self.contents().map(Mutex::new).collect();
-        let valid_until = AtomicU64::new(valid_until.load(Ordering::Relaxed));
-        PairCache(Arc::new(CacheShards { bounds: *bounds, shards, read: AtomicU64::new(0), valid_until }))
+        let CacheShards { bounds, partition_bits, valid_until, .. } = &*self.0;
+        PairCache(Arc::new(CacheShards {
+            bounds: *bounds,
+            shards: self.contents().map(Mutex::new).collect(),
+            read: AtomicU64::new(0),
+            read_of: zeros(*partition_bits),
+            partition_bits: *partition_bits,
+            valid_until: AtomicU64::new(valid_until.load(Ordering::Relaxed)),
+        }))
     }
 }
 
@@ -238,27 +273,34 @@ pub(crate) struct CacheReader {
 
 impl CacheReader {
     /// One that reads nothing, of a cache that clients to come may have.
-    pub(crate) fn new(keys_max: usize, bytes_max: usize) -> CacheReader {
-        PairCache::new(keys_max, bytes_max).reader()
+    pub(crate) fn new(keys_max: usize, bytes_max: usize, partition_bits: u32) -> CacheReader {
+        PairCache::new(keys_max, bytes_max, partition_bits).reader()
     }
 
     /// The key's pair at some time of this call, if it is here. None says nothing.
     ///
-    /// It was the pair when it was looked up: whoever changes it waits until the client has said that it removed it, which it does first, or until the lease is over, which is why the clock is read after that.
+    /// It was the pair when it was looked up: whoever changes it waits until the client has said that it removed it, which it does first, or until the lease is over, which is why the clock is read after that. Until when it holds is read
+    /// with the pair, under the lock: a pair of the configuration before is there until it is cleared, which comes before any later time is set.
     pub(crate) fn get(&self, key: &[u8]) -> Option<(Arc<[u8]>, Generation)> {
         let hash = KeyHash::of(key);
-        let found = {
+        let (found, until) = {
             let mut shard = self.shards.shard(hash);
             let pair = shard.pairs.get_mut(&hash).filter(|pair| pair.key == key)?;
             let value = pair.value.clone()?;
             pair.hits = pair.hits.saturating_add(1);
-            (value, pair.seen.generation)
+            let found = (value, pair.seen.generation);
+            (found, self.shards.valid_until.load(Ordering::SeqCst))
         };
-        let until = self.shards.valid_until.load(Ordering::SeqCst);
         let holds = self.clock.monotonic_ns() < until;
-        // Nothing is ordered by it.
-        self.shards.read.fetch_add(u64::from(holds), Ordering::Relaxed);
-        holds.then_some(found)
+        if !holds {
+            return None;
+        }
+        let partition = hash.partition(self.shards.partition_bits);
+        let counted = self.shards.read_of.get(usize::from(partition));
+        // Nothing is ordered by them.
+        counted.map(|read| read.fetch_add(1, Ordering::Relaxed));
+        self.shards.read.fetch_add(1, Ordering::Relaxed);
+        Some(found)
     }
 
     /// How many pairs were read, by all readers, since there is the cache.
@@ -278,7 +320,7 @@ mod tests {
 
     #[test]
     fn it_stays_within_its_bounds() {
-        let cache = PairCache::new(10, 100);
+        let cache = PairCache::new(10, 100, 1);
         for round in 0..1000u64 {
             let key = (round % 37).to_le_bytes();
             let (hash, seen) = (KeyHash::of(&key), seen(round, true));
@@ -300,9 +342,22 @@ mod tests {
         }
     }
 
+    /// One that is told to drop a key again and again still remembers it.
+    #[test]
+    fn a_key_that_changes_often_does_not_give_way_to_itself() {
+        let cache = PairCache::new(10, 100, 1);
+        let (hash, other) = (KeyHash::of(b"a"), KeyHash::of(b"b"));
+        cache.insert(other, b"b", seen(0, true));
+        for round in 1..100 {
+            cache.insert(hash, b"a", seen(round, true));
+            assert!(cache.get(hash, b"a").is_some(), "round {round}");
+            cache.remove(hash);
+        }
+    }
+
     #[test]
     fn only_what_is_granted_has_a_value_and_only_its_own() {
-        let cache = PairCache::new(10, 100);
+        let cache = PairCache::new(10, 100, 1);
         let hash = KeyHash::of(b"a");
         cache.insert(hash, b"a", seen(1, false));
         cache.insert_value(hash, Generation(1), b"x");
@@ -321,7 +376,7 @@ mod tests {
     /// The order forgets a value that came again only once.
     #[test]
     fn a_value_that_gives_way_leaves_the_slot() {
-        let cache = PairCache::new(10, 16);
+        let cache = PairCache::new(10, 16, 1);
         for number in 0..9u64 {
             let key = number.to_le_bytes();
             cache.insert(KeyHash::of(&key), &key, seen(number, true));
@@ -336,7 +391,8 @@ mod tests {
     /// Others read what is granted for as long as it is said to hold, and count as the client does.
     #[test]
     fn a_reader_reads_while_it_may() {
-        let cache = PairCache::new(10_000, 1 << 20);
+        let cache = PairCache::new(10_000, SHARDS * SHARD_BYTES, 1);
+        assert_eq!(cache.contents().count(), SHARDS);
         let reader = cache.reader();
         let hash = KeyHash::of(b"a");
         cache.insert(hash, b"a", seen(1, true));
@@ -345,6 +401,8 @@ mod tests {
         cache.set_valid_until(Nanos::MAX);
         assert_eq!(reader.get(b"a"), Some((b"x"[..].into(), Generation(1))));
         assert_eq!(reader.get(b"b"), None);
+        let reads = || cache.take_reads().collect::<Vec<_>>();
+        assert_eq!((reads(), reads(), reader.read()), (vec![(hash.partition(1), 1)], vec![], 1));
         cache.set_valid_until(1);
         assert_eq!(reader.get(b"a"), None);
         cache.set_valid_until(Nanos::MAX);
@@ -360,7 +418,7 @@ mod tests {
 
     #[test]
     fn a_copy_is_a_cache_of_its_own() {
-        let cache = PairCache::new(10, 100);
+        let cache = PairCache::new(10, 100, 1);
         let hash = KeyHash::of(b"a");
         cache.insert(hash, b"a", seen(1, true));
         let copy = cache.clone();

@@ -255,7 +255,7 @@ impl Client {
         }
         let mut holders = Vec::new();
         let (mut seen, learnt_at) = (None, operation.learnt_at);
-        let is_granted = operation.is_granted && !(operation.is_tainted && self.repairs.taint);
+        let is_granted = self.may_keep(operation);
         for (at, (slot, word)) in words.into_iter().enumerate() {
             let bytes = bytes_of(results, at, 0).unwrap_or_default();
             // An object that does not verify proves nothing, neither that the key is there nor that it is not.

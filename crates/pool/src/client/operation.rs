@@ -199,10 +199,10 @@ pub(super) struct Operation {
     pub(super) claim: Option<(u32, SlotWord)>,
     pub(super) attempts: u32,
     pub(super) passes_cache: bool,
-    /// The proxy granted the pair to the cache, in answer to what was asked last.
-    pub(super) is_granted: bool,
-    /// Since that was asked the cache was told to drop the pair.
-    pub(super) is_tainted: bool,
+    /// The proxy granted the pair to the cache, in answer to what was asked last: by the change of this number, or by none, 0.
+    pub(super) granted_by: Option<u32>,
+    /// Since that was asked the cache was told to drop the pair, by the change of this number at last; 0: it was not.
+    pub(super) tainted_by: u32,
     /// What a proxy was asked, and what it answered.
     pub(super) rpc: Option<IndexRpc>,
     pub(super) reply: Option<IndexRpc>,
@@ -237,8 +237,8 @@ impl Operation {
             claim: None,
             attempts: 0,
             passes_cache: false,
-            is_granted: false,
-            is_tainted: false,
+            granted_by: None,
+            tainted_by: 0,
             rpc: None,
             reply: None,
             resend_at: None,

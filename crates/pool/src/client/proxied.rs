@@ -124,6 +124,11 @@ impl Client {
         Next::Finish(Outcome::Value(value, generation))
     }
 
+    /// Whether a pair that was granted may come into the cache: it has not changed since. The change by which a writer was granted what it wrote told it to drop what was there before.
+    pub(super) fn may_keep(&self, operation: &Operation) -> bool {
+        operation.granted_by.is_some_and(|change| operation.tainted_by <= change || !self.repairs.taint)
+    }
+
     /// A key is about to change: it goes out of the cache, and what is on its way does not come into it. Then the proxy is told so.
     pub(super) fn invalidate(
         &mut self,
@@ -139,7 +144,7 @@ impl Client {
         self.counters.invalidated += 1;
         let hits = self.cache.remove(hash).unwrap_or(0);
         for operation in self.operations.values_mut().filter(|operation| operation.hash == hash) {
-            operation.is_tainted = true;
+            operation.tainted_by = operation.tainted_by.max(sequence);
         }
         let rpc = IndexRpc::Invalidated { epoch, session, sequence, hits };
         out.push(Out::Send { to: proxy, bytes: Message::Index(rpc).encode(self.node.0) });
@@ -150,7 +155,7 @@ impl Client {
         let (epoch, session) = self.view.map_or((0, 0), |view| (view.epoch, view.session.0));
         let Some(sequence) = self.next_sequence() else { return Next::Finish(Outcome::Unavailable) };
         operation.step = Step::Ask;
-        (operation.is_granted, operation.is_tainted) = (false, false);
+        (operation.granted_by, operation.tainted_by) = (None, 0);
         let (hash, caches) = (operation.hash, self.cache.is_used());
         Next::Ask(IndexRpc::Read { epoch, session, sequence, hash, caches }, writes)
     }
@@ -168,7 +173,7 @@ impl Client {
         let Some(IndexRpc::Words { words, all, free, grant, .. }) = operation.reply.take() else {
             return self.again_soon(operation, now);
         };
-        operation.is_granted = grant;
+        operation.granted_by = grant.then_some(0);
         operation.seen.clone_from(&words);
         let is_put = matches!(operation.call.request, Request::Put(..));
         let free = free.then_some((ANY_SLOT, SlotWord::NEVER_USED));
@@ -204,7 +209,7 @@ impl Client {
         let Some(sequence) = self.next_sequence() else { return Next::Finish(Outcome::Unavailable) };
         let partition = operation.hash.partition(self.layout.partition_bits);
         operation.step = Step::Submit(Submission { purpose, partition, change: change.clone() });
-        (operation.is_granted, operation.is_tainted) = (false, false);
+        (operation.granted_by, operation.tainted_by) = (None, 0);
         let (hash, caches) = (operation.hash, self.cache.is_used());
         // What is acknowledged is said when it is sent.
         let rpc = IndexRpc::Write { epoch, session, sequence, acknowledged: 0, hash, caches, change };
@@ -218,10 +223,11 @@ impl Client {
         submission: &Submission,
         now: Nanos,
     ) -> Next {
-        let Some(IndexRpc::Written { status, slot, old, new, grant, .. }) = operation.reply.take() else {
+        let Some(IndexRpc::Written { status, slot, old, new, granted_by, .. }) = operation.reply.take()
+        else {
             return self.again_soon(operation, now);
         };
-        operation.is_granted = grant;
+        operation.granted_by = (granted_by != 0).then_some(granted_by);
         match status {
             WriteStatus::Done => self.has_changed(operation, submission.purpose, (slot, old, new), now),
             WriteStatus::Absorbed => self.absorbed(operation),
@@ -307,8 +313,8 @@ impl Client {
     ) -> Option<Outcome> {
         if let Some(reply) = &mut operation.reply {
             // What was granted was in the epoch before.
-            if let IndexRpc::Written { grant, .. } = reply {
-                *grant = false;
+            if let IndexRpc::Written { granted_by, .. } = reply {
+                *granted_by = 0;
             }
             // What a combined change replaced is no word that the doubt named: its block may be nobody's by now, and is not written to.
             if let IndexRpc::Written { old, .. } = reply

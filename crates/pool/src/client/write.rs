@@ -364,7 +364,7 @@ impl Client {
             }
             Purpose::Store => {
                 let generation = self.stored(operation);
-                let is_granted = operation.is_granted && !(operation.is_tainted && self.repairs.taint);
+                let is_granted = self.may_keep(operation);
                 // It was there when this was heard of, or before: where it was granted that is now.
                 let seen =
                     CachedSlot { slot, word: new, generation, learnt_at: operation.learnt_at, is_granted };

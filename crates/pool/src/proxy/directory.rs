@@ -29,7 +29,8 @@ impl SlotHeat {
 
     /// What was long ago counts for less and less.
     fn count(&mut self, reads: u32, writes: u32) {
-        let (mut reads, mut writes) = (u32::from(self.reads) + reads, u32::from(self.writes) + writes);
+        let mut reads = u32::from(self.reads).saturating_add(reads);
+        let mut writes = u32::from(self.writes).saturating_add(writes);
         while reads > u16::MAX.into() || writes > u16::MAX.into() {
             (reads, writes) = (reads >> 2, writes >> 2);
         }
@@ -145,7 +146,7 @@ mod tests {
         heat.count(u32::from(u16::MAX), 100);
         heat.count(1, 0);
         assert_eq!((heat.reads, heat.writes), (16_384, 25));
-        heat.count(u32::MAX / 2, 0);
+        heat.count(u32::MAX, 0);
         assert!(heat.reads > 16_384 && heat.writes == 0);
     }
 }

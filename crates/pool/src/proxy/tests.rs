@@ -188,7 +188,7 @@ fn invalidations(out: &Outs) -> Vec<(NodeId, u16, u32)> {
 fn silent(out: &Outs) -> Vec<u16> {
     let told = |one: &Out<()>| match one {
         Out::Send { to: NodeId::MANAGER, bytes } => match Message::decode(bytes) {
-            Ok((_, Message::Silent { session })) => Some(session),
+            Ok((_, Message::Silent { epoch: 1, by: 1, session })) => Some(session),
             _ => None,
         },
         _ => None,

@@ -120,8 +120,8 @@ fn a_write_that_was_told_busy_is_no_doubt() {
         client.preparing = Some(2);
         if is_told {
             let status = WriteStatus::Busy;
-            let (old, new, grant) = (none, none, false);
-            let busy = IndexRpc::Written { epoch, session, sequence, status, slot: 3, old, new, grant };
+            let (old, new, granted_by) = (none, none, 0);
+            let busy = IndexRpc::Written { epoch, session, sequence, status, slot: 3, old, new, granted_by };
             client.proxy_answered(busy, 0, &mut Outs::new());
         }
         let (outcomes, goes_on) = match is_told {
