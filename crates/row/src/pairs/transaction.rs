@@ -36,6 +36,7 @@ use crate::stored_row::StoredRow;
 use crate::transaction_bytes::TransactionBytes;
 use crate::{Error, ErrorKind, FieldName, Result, Schema};
 
+mod follow;
 mod steps;
 
 use steps::Step;
@@ -66,6 +67,8 @@ pub struct Transaction {
     edited: Option<HashMap<Vec<u8>, Edited>>,
     /// Of the changes of rows, and of those that `edited` has.
     changes: TransactionBytes,
+    /// What the attempt that this one follows is about to store.
+    followed: Option<NewValue>,
     /// What it waits for.
     step: Option<Step>,
     at_hand: AtHandOfOne,
@@ -106,8 +109,8 @@ struct Edited {
     change: Option<NewValue>,
 }
 
-/// The value that a pair is to have; `None` if there is to be no pair.
-type NewValue = Option<Box<[u8]>>;
+/// The value that a pair is to have; `None` if there is to be no pair. Shared with an attempt that [follows](Transaction::follow).
+type NewValue = Option<Arc<Vec<u8>>>;
 
 impl RowAtHand {
     fn got(pair: Option<Arc<Pair>>) -> RowAtHand {
@@ -118,7 +121,7 @@ impl RowAtHand {
     /// The pair's value, a change included.
     fn value(&self) -> Option<&[u8]> {
         match &self.change {
-            Some(change) => change.as_deref(),
+            Some(change) => change.as_ref().map(|value| value.as_slice()),
             None => self.got.as_ref().map(|pair| &*pair.value),
         }
     }
@@ -242,6 +245,7 @@ impl Transaction {
             wanted: RefCell::default(),
             edited: None,
             changes: TransactionBytes::default(),
+            followed: None,
             step: None,
             at_hand,
         }
@@ -351,7 +355,7 @@ impl Transaction {
         };
         let value = edit.apply(target, held.as_ref()).map_err(|error| self.refused(table, &entry, error))?;
         if existed || value.is_some() || row.is_none() {
-            self.set_change(pair, value.map(Vec::into_boxed_slice))?;
+            self.set_change(pair, value.map(Arc::new))?;
         }
         Ok(existed)
     }
@@ -381,7 +385,7 @@ impl Transaction {
     fn forget_changes(&mut self) {
         self.rows.retain(|_, row| row.seen != Expect::Any);
         self.rows.values_mut().for_each(|row| row.change = None);
-        self.edited = None;
+        (self.edited, self.followed) = (None, None);
         self.count_bytes();
     }
 

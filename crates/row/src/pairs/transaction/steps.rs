@@ -500,8 +500,11 @@ impl Transaction {
             Ok(mark) => {
                 let key = pair_key.as_slice();
                 let value = row.change.take().flatten();
-                let stored =
-                    mark.zip(value).map(|(mark, value)| Arc::new(Pair { key: key.into(), value, mark }));
+                let pair = |(mark, value): (Mark, Arc<Vec<u8>>)| {
+                    let value = Arc::unwrap_or_clone(value).into_boxed_slice();
+                    Arc::new(Pair { key: key.into(), value, mark })
+                };
+                let stored = mark.zip(value).map(pair);
                 row = RowAtHand::got(stored);
                 match was_absent && is_put {
                     true => self.look_again(&pair_key),

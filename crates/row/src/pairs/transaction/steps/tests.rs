@@ -644,3 +644,91 @@ fn changes_are_refused_once_they_take_too_much_memory() {
     });
     assert_eq!((kept_quiet.unwrap_err().kind(), db.bytes_at_hand()), (ErrorKind::Invalid, held));
 }
+
+#[test]
+fn attempts_at_one_row_are_stored_together() {
+    let (db, table) = counters();
+    let mut session = Watched::of(&db);
+    // Where there is no row, and where there is one.
+    for round in 0..2 {
+        let (mut attempts, _) = fetched(&db, &mut session, &vec![key(0); 20]);
+        add_one(&mut attempts[0], &key(0));
+        for at in 1..20 {
+            let (before, rest) = attempts.split_at_mut(at);
+            assert!(rest[0].follow(&before[at - 1]));
+            assert_eq!(read(&rest[0], &key(0)).unwrap(), round * 20 + at as i64);
+            add_one(&mut rest[0], &key(0));
+        }
+        // One that makes nothing of it stores it, too.
+        let (before, last) = attempts.split_at_mut(19);
+        let mut looks = fetched(&db, &mut session, &[key(0)]).0;
+        assert!(looks[0].follow(&last[0]) && looks[0].changes_only_row());
+        session.changes = 0;
+        assert!(committed(&mut session, &mut looks)[0].is_ok());
+        assert_eq!(session.changes, 1);
+        // And none of the others can be stored beside it.
+        let ended = committed(&mut session, before);
+        assert!(ended.iter().all(|ended| ended.as_ref().unwrap_err().kind() == ErrorKind::Conflict));
+    }
+    assert_eq!(table.get_field(&key(0), "n").unwrap().unwrap().borrow().as_i64(), Some(40));
+}
+
+#[test]
+fn one_that_fails_leaves_what_it_followed() {
+    let (db, table) = counters();
+    let mut session = Watched::of(&db);
+    let (mut attempts, _) = fetched(&db, &mut session, &[key(0), key(0)]);
+    let (first, second) = attempts.split_at_mut(1);
+    assert!(!second[0].keep_followed(), "it followed none");
+    add_one(&mut first[0], &key(0));
+    assert!(second[0].follow(&first[0]));
+    add_one(&mut second[0], &key(0));
+    second[0].edit("counters", &key(0), &Edit::<&str>::Delete).unwrap();
+    assert!(second[0].keep_followed());
+    assert_eq!(read(&second[0], &key(0)).unwrap(), 1);
+    assert!(committed(&mut session, second)[0].is_ok());
+    assert_eq!(table.get_field(&key(0), "n").unwrap().unwrap().borrow().as_i64(), Some(1));
+    // What is fetched, or begun anew, is followed no longer.
+    let (mut attempts, _) = fetched(&db, &mut session, &[key(0), key(0)]);
+    let (first, second) = attempts.split_at_mut(1);
+    add_one(&mut first[0], &key(0));
+    assert!(second[0].follow(&first[0]));
+    second[0].prefetch("counters", &key(1));
+    let begun = vec![second[0].begin_fetch(&mut session)];
+    assert!(end(&mut session, second, begun)[0].is_ok());
+    assert_eq!(read(&second[0], &key(0)).unwrap(), 1);
+    assert!(!second[0].keep_followed() && !second[0].follow(&first[0]), "it has two rows");
+}
+
+#[test]
+fn only_who_has_read_the_same_is_followed() {
+    let (db, table, clock) = expiring(0, 2);
+    let mut session = Watched::of(&db);
+    let mut one = |key: Vec<u8>| fetched(&db, &mut session, &[key]).0.remove(0);
+    let mut first = one(key(0));
+    assert!(!one(key(0)).follow(&first), "it changes nothing");
+    add_one(&mut first, &key(0));
+    assert!(one(key(0)).follow(&first));
+    assert!(!one(key(1)).follow(&first), "it is of another row");
+    let mut changed = one(key(0));
+    add_one(&mut changed, &key(0));
+    assert!(!changed.follow(&first), "it has changed the row by itself");
+    let mut blind = db.transaction();
+    assert!(blind.schema("counters").is_err());
+    blind.fetch(&mut *db.session().unwrap()).unwrap();
+    blind.edit("counters", &key(0), &Edit::Put(&[("n", Value::Int(7))], None)).unwrap();
+    assert!(!one(key(0)).follow(&blind), "it has not read the row");
+    // What is to expire is there for whoever goes by an earlier time.
+    let mut expires = one(key(0));
+    let at = expires.now_ms() + 10;
+    expires.edit("counters", &key(0), &Edit::<&str>::Expire(Some(at))).unwrap();
+    assert!(one(key(0)).follow(&expires));
+    clock.advance_ms(20);
+    assert!(!one(key(0)).follow(&expires), "it has expired");
+    table.add_field("more", Type::I64).unwrap();
+    assert!(!one(key(0)).follow(&first), "the table is another");
+    let mut first = one(key(0));
+    add_one(&mut first, &key(0));
+    table.put(&key(0), &row! { n: 5 }).unwrap();
+    assert!(!one(key(0)).follow(&first), "the row is another");
+}
