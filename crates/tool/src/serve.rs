@@ -26,6 +26,7 @@ pub mod dispatch;
 pub mod event_loop;
 pub mod failure;
 pub mod glob;
+pub mod group_commit;
 pub mod io_args;
 pub mod keyspace;
 pub mod limits;

@@ -30,6 +30,8 @@ pub struct Job {
     pub attempt: Box<Attempt>,
     /// Which step it is.
     pub step: Step,
+    /// Commands, and what they did to tables, that are done with this one: it commits what all of them made of a row, one after the other.
+    pub before: Vec<(Client, Box<Attempt>)>,
 }
 
 /// A step that has ended.
@@ -40,14 +42,16 @@ pub struct Advanced {
     pub attempt: Box<Attempt>,
     /// Which step it was.
     pub step: Step,
+    /// Commands for which it ended so, too.
+    pub before: Vec<(Client, Box<Attempt>)>,
     /// How it ended.
     pub ended: Ended,
 }
 
 impl Job {
     fn ended(self, ended: Ended) -> Advanced {
-        let Job { client, attempt, step } = self;
-        Advanced { client, attempt, step, ended }
+        let Job { client, attempt, step, before } = self;
+        Advanced { client, attempt, step, before, ended }
     }
 }
 
@@ -263,9 +267,9 @@ impl Attempts {
         self.bytes_max.store(bytes_max, Ordering::Relaxed);
     }
 
-    /// Has attempts go a step on, in this order where it matters; leaves the list empty.
-    pub fn request(&self, jobs: &mut Vec<Job>) {
-        self.worker.request(|queue| queue.wanted.extend(jobs.drain(..)));
+    /// Has attempts go a step on, in this order where it matters.
+    pub fn request(&self, jobs: Vec<Job>) {
+        self.worker.request(|queue| queue.wanted.extend(jobs));
     }
 
     /// The steps that have ended since the last call.

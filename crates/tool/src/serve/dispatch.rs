@@ -16,7 +16,7 @@ use super::pipeline_peek::PeekedCommand;
 use super::reply::Reply;
 use super::resp::Args;
 use super::server::{Context, Server};
-use super::session::{HeldReply, Queued, ReplyMode};
+use super::session::{HeldReply, Queued, ReplyMode, Session};
 
 /// Does one command of `client`, of which something may be known already, and appends its reply to `out`; says when it
 /// ended, given when it started. With `waits_for` set by it, nothing was done, and the command is to be given again.
@@ -42,7 +42,7 @@ pub fn execute(
     let ran = run(&mut context, peeked.command, args);
     drop(at_hand_only);
     if let Some(wants) = context.server.keyspace.end_command(|| ran.is_ok()) {
-        return put_off(server, client, wants, ran.ok().flatten(), out, (start, started));
+        return put_off(server, client, wants, ran, out, (start, started));
     }
     let done = match ran {
         Ok(done) => done,
@@ -75,7 +75,7 @@ fn put_off(
     server: &mut Server,
     client: usize,
     wants: Wants,
-    command: Option<&'static Command>,
+    ran: Result<Option<&'static Command>, Failed>,
     out: &mut Vec<u8>,
     (start, started): (usize, Instant),
 ) -> Instant {
@@ -84,8 +84,17 @@ fn put_off(
     let look_ups = before.map(|before| server.take_back_look_ups(before)).unwrap_or_default();
     if matches!(wants, Wants::Step(_, Step::Commit | Step::Check)) {
         let session = &mut server.sessions[client];
-        let (reply, exec) = (out.split_off(start), session.ran.take());
-        session.held = Some(HeldReply { reply, command, took: ended - started, exec, look_ups });
+        let (command, failure) = match ran {
+            Ok(command) => (command, None),
+            Err(Failed { command, failure, .. }) => (command, Some(failure)),
+        };
+        if let Some(failure) = &failure {
+            // It saw what another is about to store.
+            out.truncate(start);
+            Reply::new(out, session.resp3).error(failure.as_str());
+        }
+        let (reply, exec, took) = (out.split_off(start), session.ran.take(), ended - started);
+        session.held = Some(HeldReply { reply, command, took, failure, exec, look_ups });
     } else {
         out.truncate(start);
     }
@@ -101,6 +110,10 @@ fn tell_held(server: &mut Server, client: usize, args: Args<'_>, out: &mut Vec<u
     if let Some(held) = server.sessions[client].held.take() {
         out.extend_from_slice(&held.reply);
         server.count_look_ups(held.look_ups);
+        if let Some(failure) = &held.failure {
+            server.counters.errors.count(failure.as_str());
+            held.command.iter().for_each(|command| server.calls[command.index()].failed += 1);
+        }
         if let Some(ran) = &held.exec {
             server.count_tally(&ran.tally);
             server.unwatch(client);
@@ -208,24 +221,58 @@ fn run(
     Ok(Some(command))
 }
 
-/// Has the keys of a command at a store of pairs fetched together, unless it is known that it can not be done.
+/// Has the keys of a command at a store of pairs fetched together, unless it is known that it can not be done. One that changes one key goes together with
+/// others that do.
 #[cold]
 #[inline(never)]
 fn prepare_attempt(context: &mut Context<'_>, command: &'static Command, args: Args<'_>) -> Outcome<()> {
     context.server.look_ups_before = Some(context.server.look_ups());
-    if let Keyspace::Pairs(keys) = &context.server.keyspace {
-        match &context.server.sessions[context.client].multi {
+    let Server { keyspace, group_commit, sessions, .. } = &mut *context.server;
+    let session = &sessions[context.client];
+    let (space, changed) = (session.db, changed_key(session, command, args));
+    if let Keyspace::Pairs(keys) = keyspace {
+        if let Some(key) = changed
+            && !group_commit.enter(space, key, keys.attempt_mut())
+        {
+            return Err(Failure::NOT_YET);
+        }
+        match &session.multi {
             // Those of its commands, which must not be looked for in other databases than they are in.
             Some(multi) if command.full_name() == "exec" && !multi.selects() => {
-                keys.prefetch(context.db(), multi.keys());
+                keys.prefetch(space, multi.keys());
             }
-            _ => keys.prefetch(context.db(), command.keys_of(args)),
+            _ => keys.prefetch(space, command.keys_of(args)),
         }
     }
-    match context.server.take_failure(context.client, command) {
-        Some(failure) => Err(failure),
-        None => Ok(()),
+    // A transaction has its turn, but goes on from what is stored: it may have to find out that a watched key was changed, or be refused as a whole.
+    let may_follow = changed.is_some() && command.is(Flag::Write);
+    if let Some(failure) = context.server.take_failure(context.client, command) {
+        return Err(failure);
     }
+    if let (true, Keyspace::Pairs(keys)) = (may_follow, &mut context.server.keyspace) {
+        context.server.group_commit.follow(keys.attempt_mut());
+    }
+    Ok(())
+}
+
+/// The key that a command or transaction of a client changes, if it has one key only, watched ones included.
+fn changed_key<'a>(session: &'a Session, command: &Command, args: Args<'a>) -> Option<&'a [u8]> {
+    match &session.multi {
+        Some(multi) if command.full_name() == "exec" => {
+            let writes = multi.queue.iter().any(|queued| queued.command.is(Flag::Write));
+            let is_of_db = !multi.selects() && session.watched.iter().all(|(space, ..)| space == session.db);
+            let watched = session.watched.iter().map(|(_, key, _)| key);
+            only(multi.keys().chain(watched)).filter(|_| writes && is_of_db)
+        }
+        _ if command.is(Flag::Write) => only(command.keys_of(args)),
+        _ => None,
+    }
+}
+
+/// The one key, however often it comes.
+fn only<'a>(mut keys: impl Iterator<Item = &'a [u8]>) -> Option<&'a [u8]> {
+    let key = keys.next()?;
+    keys.all(|other| other == key).then_some(key)
 }
 
 /// Marks an open transaction as broken by a command that could not be queued.

@@ -18,15 +18,16 @@ use mio::{Events, Interest, Poll, Token, Waker};
 use rustix::net::sockopt;
 use slab::Slab;
 
-use super::attempts::{Advanced, Attempts, Job};
+use super::attempts::{Advanced, Attempts};
 use super::connection::{Connection, Pool, Progress};
 use super::dispatch;
 use super::failure::Failure;
 use super::keyspace::Keyspace;
+use super::keyspace::pairs::attempt::{Attempt, Ended, Step};
 use super::limits;
 use super::persister::Persister;
 use super::pipeline_peek::{PeekedRun, PipelinePeek};
-use super::reader::Reader;
+use super::reader::{Client, Reader};
 use super::reply::Reply;
 use super::resp::{Parsed, ProtocolError, RequestLimits};
 use super::server::{Server, Shutdown};
@@ -92,8 +93,6 @@ pub struct EventLoop {
     tiered: Option<TieredWorkers>,
     /// And a store of pairs.
     attempts: Option<Attempts>,
-    /// Steps of attempts that the commands of this turn wait for: they are asked for together.
-    steps: Vec<Job>,
     /// Rounds of its sweep, and when the last one ended.
     swept: (u64, Duration),
     pool: Pool,
@@ -146,7 +145,6 @@ impl EventLoop {
             server,
             tiered,
             attempts,
-            steps: Vec::new(),
             swept: (0, Duration::ZERO),
             pool: Pool::default(),
             turn: Vec::new(),
@@ -295,6 +293,7 @@ impl EventLoop {
 
     /// Does the commands of all ready connections, then sends the replies of all of them.
     fn serve_turn(&mut self) {
+        self.begin_waiting();
         std::mem::swap(&mut self.turn, &mut self.next);
         let turn = std::mem::take(&mut self.turn);
         for &key in &turn {
@@ -305,10 +304,12 @@ impl EventLoop {
         }
         if let Some(attempts) = &self.attempts {
             attempts.set_bytes_max(self.server.settings.client_bytes_max);
-            if !self.steps.is_empty() {
-                attempts.request(&mut self.steps);
+            let steps = self.server.group_commit.take_steps();
+            if !steps.is_empty() {
+                attempts.request(steps);
             }
         }
+        self.begin_waiting();
         self.request_sync(&turn);
         for &key in &turn {
             self.answer(key);
@@ -355,13 +356,8 @@ impl EventLoop {
                     }
                     return;
                 }
-                Executed::WaitsFor(WaitsFor::Step | WaitsFor::Change) => {
-                    let client = (key, self.server.sessions[key].id);
-                    if let Some((attempt, step)) = self.server.attempt.take() {
-                        self.steps.push(Job { client, attempt, step });
-                    }
-                    return;
-                }
+                // They are asked for together, at the end of the turn.
+                Executed::WaitsFor(WaitsFor::Step | WaitsFor::Change) => return,
                 Executed::OverLimit => {
                     self.server.counters.output_limit_disconnections += 1;
                     return self.drop_connection(key);
@@ -506,16 +502,32 @@ impl EventLoop {
 
     /// Has the commands given again, or answered, whose attempts have gone a step on.
     fn finish_steps(&mut self) {
-        let Some(attempts) = &self.attempts else { return };
-        for Advanced { client: (key, id), attempt, step, ended } in attempts.ended() {
-            let waits = |s: &Session| s.id == id && s.waits_for_store();
-            if !self.server.sessions.get(key).is_some_and(waits) {
-                continue;
+        let ended = self.attempts.as_ref().map(Attempts::ended);
+        for Advanced { client, attempt, step, before, ended } in ended.into_iter().flatten() {
+            for (client, attempt) in before {
+                self.take_up(client, attempt, (step, ended.clone()));
             }
-            self.server.take_up(key, attempt, step, ended);
-            if let Some(connection) = self.connections.get_mut(key) {
-                list(&mut self.next, connection, key);
-            }
+            self.take_up(client, attempt, (step, ended));
+        }
+    }
+
+    /// Has the commands given again that waited for others which write their rows, once those are done.
+    fn begin_waiting(&mut self) {
+        let sessions = &self.server.sessions;
+        let is_there = |(key, id): Client| sessions.get(key).is_some_and(|session| session.id == id);
+        for job in self.server.group_commit.begin_waiting(is_there) {
+            self.take_up(job.client, job.attempt, (job.step, Ended::Well));
+        }
+    }
+
+    fn take_up(&mut self, (key, id): Client, attempt: Box<Attempt>, (step, ended): (Step, Ended)) {
+        let waits = |s: &Session| s.id == id && s.waits_for_store();
+        if !self.server.sessions.get(key).is_some_and(waits) {
+            return;
+        }
+        self.server.take_up(key, attempt, step, ended);
+        if let Some(connection) = self.connections.get_mut(key) {
+            list(&mut self.next, connection, key);
         }
     }
 

@@ -9,9 +9,11 @@ use hedgerow::Missing;
 use hedgerow_device::Random;
 use slab::Slab;
 
+use super::attempts::Job;
 use super::backups::Backups;
 use super::command::{Command, Flag};
 use super::failure::{Failure, Outcome};
+use super::group_commit::GroupCommit;
 use super::keyspace::Keyspace;
 use super::keyspace::cursor::Cursors;
 use super::keyspace::pairs::attempt::{Attempt, Ended, Step};
@@ -98,8 +100,8 @@ pub struct Server {
     pub shutdown: Option<Shutdown>,
     /// What the command just given lacks.
     pub missing: Option<Missing>,
-    /// Where it waits for a step of its attempt.
-    pub attempt: Option<(Box<Attempt>, Step)>,
+    /// The steps of attempts that commands of this turn wait for.
+    pub group_commit: GroupCommit,
     /// The look-ups before it, if it may be given again after it has counted some.
     pub look_ups_before: Option<LookUps>,
     /// Clients to disconnect.
@@ -192,7 +194,7 @@ impl Server {
             latency: Latency::default(),
             shutdown: None,
             missing: None,
-            attempt: None,
+            group_commit: GroupCommit::default(),
             look_ups_before: None,
             kills: Vec::new(),
             paused: None,
@@ -341,7 +343,8 @@ impl Server {
             Wants::Step(attempt, step) => {
                 session.waits_for =
                     Some(if attempt.may_change(step) { WaitsFor::Change } else { WaitsFor::Step });
-                self.attempt = Some((attempt, step));
+                let client = (client, session.id);
+                self.group_commit.push(Job { client, attempt, step, before: Vec::new() });
             }
         }
     }
@@ -350,7 +353,7 @@ impl Server {
     pub fn take_up(&mut self, client: usize, mut attempt: Box<Attempt>, step: Step, ended: Ended) {
         let session = &mut self.sessions[client];
         session.waits_for = None;
-        if step != Step::Fetch && matches!(ended, Ended::Well) {
+        if matches!(step, Step::Commit | Step::Check) && matches!(ended, Ended::Well) {
             return;
         }
         let held = session.held.take();

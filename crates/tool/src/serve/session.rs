@@ -9,6 +9,7 @@ use std::time::Duration;
 use hedgerow::Missing;
 
 use super::command::Command;
+use super::failure::Failure;
 use super::keyspace::Watched;
 use super::keyspace::pairs::attempt::Attempt;
 use super::keyspace::wants::Tries;
@@ -201,6 +202,8 @@ pub struct HeldReply {
     pub command: Option<&'static Command>,
     /// How long it took.
     pub took: Duration,
+    /// Why it is an error, if it is one.
+    pub failure: Option<Failure>,
     /// The transaction that it is the end of.
     pub exec: Option<Ran>,
     /// What it looked up.

@@ -10,6 +10,7 @@ mod crash;
 mod edges;
 mod failed_sync;
 mod full_disk;
+mod group_commit;
 mod info;
 mod kill;
 mod kvssd;

@@ -18,12 +18,18 @@ const EXCHANGE: Duration = Duration::from_micros(100);
 pub(crate) struct SlowBackend {
     behind: MemoryBackend,
     exchanges: Arc<AtomicU64>,
+    changes: Arc<AtomicU64>,
 }
 
 impl SlowBackend {
     /// How many exchanges there were.
     pub(crate) fn exchanges(&self) -> u64 {
         self.exchanges.load(Ordering::SeqCst)
+    }
+
+    /// How many pairs were to be stored or deleted.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::SeqCst)
     }
 }
 
@@ -59,6 +65,8 @@ struct SlowSession {
 impl Session for SlowSession {
     fn start(&mut self, command: Command<'_>) -> Result<Ticket> {
         self.has_waited = false;
+        let changes = matches!(command, Command::Put { .. } | Command::Delete { .. });
+        self.of.changes.fetch_add(u64::from(changes), Ordering::SeqCst);
         self.behind.start(command)
     }
 

@@ -355,7 +355,8 @@ pub fn markdown() -> String {
         and exact where nothing that had left the log was written again or deleted.\n\n\
         A store of pairs (`--store memory:`, `kvssd:`) changes one key at a time: a command or an `EXEC` that changes a key and has other keys, watched ones included, is \
         refused with `CROSSSLOT`, and nothing was changed; so is an `EXEC` that changes a key and has `KEYS`, `SCAN`, \
-        `DBSIZE` or another command that reads no key in particular, or has `FLUSHALL` behind a command with a key. `WATCH` compares there what is in the key: a change that leaves it absent as it was \
+        `DBSIZE` or another command that reads no key in particular, or has `FLUSHALL` behind a command with a key. Commands of several clients that change one key at the \
+        same time are stored together, so what goes wrong with that is told to each of them. `WATCH` compares there what is in the key: a change that leaves it absent as it was \
         is none. `HR.SCAN`, `HR.BACKUP`, `SAVE`, `BGSAVE`, `WAIT` and `WAITAOF` are refused.\n";
     let mut text = HEAD.to_string();
     let mut group = "";

@@ -136,17 +136,18 @@ impl PairKeyspace {
     /// Tells that it has ended, and whether well: then its changes wait to be made, or what it read to be checked.
     #[cold]
     pub fn end_command(&mut self, is_done: bool) -> Option<(Box<Attempt>, Step)> {
-        let step = match self.attempt.has_missed() {
-            true => Some(Step::Fetch),
-            false => is_done.then(|| self.attempt.last_step()).flatten(),
-        };
-        let Some(step) = step else {
+        let Some(step) = self.attempt.next_step(is_done) else {
             // What it had at hand is in memory no longer than it is needed.
             *self.attempt = Attempt::new(&self.db);
             return None;
         };
         let next = Box::new(Attempt::new(&self.db));
         Some((std::mem::replace(&mut self.attempt, next), step))
+    }
+
+    /// The attempt of the command under way.
+    pub fn attempt_mut(&mut self) -> &mut Attempt {
+        &mut self.attempt
     }
 
     /// Begins a command of several that are done together.

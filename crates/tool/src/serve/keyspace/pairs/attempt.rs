@@ -7,6 +7,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::sync::Arc;
 
 use hedgerow::ErrorKind;
 use hedgerow_row::backend::Session;
@@ -25,10 +26,12 @@ pub enum Step {
     Commit,
     /// That what it read was there at one time.
     Check,
+    /// That other commands of this server, which write its row, are done; it has nothing at hand.
+    Turn,
 }
 
 /// How a step ended.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub enum Ended {
     /// As it should.
     Well,
@@ -59,6 +62,14 @@ pub struct Attempt {
     is_to_check: bool,
     /// How often that was checked.
     checks: u32,
+    /// Its place among those who write its row, if it has one.
+    pub place: Option<Arc<()>>,
+    /// The row for which it waits until others are done: database and key.
+    awaited_row: Option<(usize, Box<[u8]>)>,
+    /// This run goes on from what another command is about to store.
+    follows: bool,
+    /// It is to follow none: it can not be stored with others.
+    is_alone: bool,
 }
 
 impl Attempt {
@@ -75,6 +86,10 @@ impl Attempt {
             failure: None,
             is_to_check: false,
             checks: 0,
+            place: None,
+            awaited_row: None,
+            follows: false,
+            is_alone: false,
         }
     }
 
@@ -132,7 +147,49 @@ impl Attempt {
     pub fn begin(&mut self) {
         self.missed.set(false);
         self.outdated.set(0);
-        self.is_to_check = false;
+        (self.is_to_check, self.follows) = (false, false);
+    }
+
+    /// Has the command wait for its turn to write this row.
+    pub fn wait_for_turn(&mut self, row: (usize, Box<[u8]>)) {
+        self.awaited_row = Some(row);
+        self.missed.set(true);
+    }
+
+    /// The row that it waits for.
+    pub fn take_awaited_row(&mut self) -> Option<(usize, Box<[u8]>)> {
+        self.awaited_row.take()
+    }
+
+    /// Has the command run on what another is about to store, if that can be.
+    pub fn follow(&mut self, other: &Attempt) {
+        self.follows = !self.is_alone && self.transaction.follow(&other.transaction);
+    }
+
+    /// Whether it ran so.
+    pub fn follows(&self) -> bool {
+        self.follows
+    }
+
+    /// What the command, which has ended, waits for; `is_done` says whether it has ended well.
+    pub fn next_step(&mut self, is_done: bool) -> Option<Step> {
+        if self.missed.get() {
+            return Some(if self.awaited_row.is_some() { Step::Turn } else { Step::Fetch });
+        }
+        if !self.follows {
+            return if is_done { self.last_step() } else { None };
+        }
+        // What it is to be told, an error too, is so only if what it followed is stored.
+        let is_whole = match is_done {
+            true => self.transaction.changes_only_row(),
+            false => self.transaction.keep_followed(),
+        };
+        if is_whole {
+            return Some(Step::Commit);
+        }
+        (self.is_alone, self.follows) = (true, false);
+        self.transaction.restart();
+        Some(Step::Fetch)
     }
 
     /// What the command reads is to have been there at one time.
@@ -165,6 +222,7 @@ impl Attempt {
         self.done.retain(|(chore, _)| chore.changes());
         self.missed.set(false);
         self.prefetched.set(0);
+        self.follows = false;
     }
 
     /// Whether a step may change something for others.
@@ -174,7 +232,7 @@ impl Attempt {
                 self.transaction.wants_changes() || self.wanted.borrow().iter().any(Chore::changes)
             }
             Step::Commit => true,
-            Step::Check => false,
+            Step::Check | Step::Turn => false,
         }
     }
 
@@ -214,6 +272,8 @@ impl Attempt {
             Step::Fetch => self.transaction.begin_fetch(session),
             Step::Commit => self.transaction.begin_commit(),
             Step::Check => self.transaction.begin_check(),
+            // The loop sees to it.
+            Step::Turn => Some(Ok(())),
         };
         begun.map(|result| self.ended(step, result))
     }
