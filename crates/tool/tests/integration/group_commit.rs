@@ -94,8 +94,9 @@ fn clients_that_change_one_key_share_its_writes() {
         assert!(told.is_empty() || told.len() as u64 == all);
         let (changes, exchanges) = (backend.changes() - before.0, backend.exchanges() - before.1);
         println!("{all} times {line}: {changes} writes, {exchanges} exchanges");
-        assert!(changes < all / 8, "{changes} writes for {all} times {line}");
-        assert!(exchanges < all / 4, "{exchanges} exchanges for {all} times {line}");
+        // Those who are answered together and those who come meanwhile take turns: two groups at most, each with a write for each command of a client.
+        assert!(changes < all / 20, "{changes} writes for {all} times {line}");
+        assert!(exchanges < all / 10, "{exchanges} exchanges for {all} times {line}");
     }
 }
 
