@@ -209,8 +209,8 @@ fn many_keys_are_got_together() {
     client.send(&words);
     assert_eq!(client.reply(), "1");
     let asked = backend.exchanges() - before;
-    // Of 64 keys each, as many as may be under way.
-    assert!((5_000 / 64..2 * 5_000 / 64).contains(&asked), "{asked} exchanges");
+    // Of 64 keys each, as many as may be under way; a poll brings some of the answers, so what is started then makes more of it.
+    assert!((5_000 / 64..3 * 5_000 / 64).contains(&asked), "{asked} exchanges");
     client.script(&[("MULTI", "OK")]);
     (0..1_000).for_each(|n| assert_eq!(client.run(&format!("GET k{n}")), "QUEUED"));
     let before = backend.exchanges();
