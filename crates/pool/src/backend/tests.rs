@@ -444,6 +444,10 @@ fn reads_from_caches_are_linearizable() {
         }
     };
     assign(1);
+    let mut session = backends[0].session().unwrap();
+    while backends[1].node().counters().proxy.reads == 0 {
+        get(&mut *session, &key(0)).unwrap();
+    }
     let seen = Mutex::new(Seen::default());
     std::thread::scope(|scope| {
         for caller in 0..4 {
@@ -466,7 +470,7 @@ fn reads_from_caches_are_linearizable() {
     seen.history.check().unwrap_or_else(|error| panic!("{error}"));
     for backend in &backends {
         let counters = backend.node().counters();
-        assert!(counters.read_from_cache > 100 && counters.client.invalidated > 10, "{counters:?}");
+        assert!(counters.read_from_cache > 50 && counters.client.invalidated > 5, "{counters:?}");
     }
 }
 

@@ -18,14 +18,14 @@
 //!
 //! | kind | frame | body |
 //! |---|---|---|
-//! | 1 | `Join` | version u16 (1), role u8 (1 memory, 2 compute), 0 u8, 0 u32, life u64 (not 0 of memory) |
+//! | 1 | `Join` | version u16 (2), role u8 (1 memory, 2 compute), 0 u8, 0 u32, life u64 (not 0 of memory) |
 //! | 2 | `Joined` | node u16, 0 u16, depth u32, first boot u64, layout of 24 bytes: memory nodes u16, copies u16, partition bits u32, groups u32, block bytes u32, blocks u32, 0 u32; times in ns, u64 each: heartbeat, lease, retry, quarantine, timeout, poll, housekeeping, retry of requests, lease of proxies; cached keys u64 |
 //! | 3 | `Refused` | reason u32 (1 version, 2 too many nodes, 3 all memory nodes there, 4 not yet, 5 lost, 6 malformed, 7 no number left), 0 u32, detail u64 |
 //! | 4 | `Ready` | address |
 //! | 5 | `Heartbeat` | number u64 |
 //! | 6 | `Answered` | number u64 |
 //! | 7 | `Book` | count u32, 0 u32, entries of 32 bytes: node u16, 0 u16, address, life u64 |
-//! | 8 | `Ask` | version u16 (1) |
+//! | 8 | `Ask` | version u16 (2) |
 //! | 9 | `Status` | epoch u32, changing u8, state u8 (0 waiting, 1 working, 2 lost), share of partitions with a proxy in hundredths u8 (255: nothing is chosen), 0 u8, sessions u32, count u32, layout, reassignments u32, 0 u32, entries of 32 bytes: node u16, state u8 (1 joining, 2 living, 3 lost), partitions that it is the proxy of u8, address (0 while it joins), life u64 |
 
 use std::fmt;
@@ -40,7 +40,7 @@ use crate::fabric::{Nanos, NodeId};
 use crate::region::PoolLayout;
 
 /// The version of the layout.
-pub(super) const CONTROL_VERSION: u16 = 1;
+pub(super) const CONTROL_VERSION: u16 = 2;
 /// Compute nodes that can have joined a pool in all its life: their numbers are never given twice.
 pub const COMPUTE_NODES_EVER: u16 = 0x4000;
 const HEAD_BYTES: usize = 12;
@@ -623,7 +623,7 @@ mod tests {
         vec![
             ControlFrame::Join(PoolRole::Memory, 8),
             ControlFrame::Join(PoolRole::Compute, 0),
-            ControlFrame::Foreign(2),
+            ControlFrame::Foreign(3),
             ControlFrame::Joined(Box::new(welcome)),
             ControlFrame::Refused(JoinRefusal::Version(1)),
             ControlFrame::Refused(JoinRefusal::TooManyNodes(5)),
@@ -652,7 +652,7 @@ mod tests {
         let crc = &bytes[4..8].to_vec();
         let mut expected = b"HC\x01\x00".to_vec();
         expected.extend_from_slice(crc);
-        expected.extend_from_slice(&[16, 0, 0, 0, 1, 0, 1, 0, 0, 0, 0, 0, 7, 8, 0, 0, 0, 0, 0, 0]);
+        expected.extend_from_slice(&[16, 0, 0, 0, 2, 0, 1, 0, 0, 0, 0, 0, 7, 8, 0, 0, 0, 0, 0, 0]);
         assert_eq!(bytes, expected);
         assert_eq!(u32_at(&bytes, 4), GOLDEN_CRC);
         bytes.clear();
@@ -664,7 +664,7 @@ mod tests {
         assert_eq!(bytes[8..], expected);
     }
 
-    const GOLDEN_CRC: u32 = 0xe4bc6cd8;
+    const GOLDEN_CRC: u32 = 0xf744_0c2b;
 
     #[test]
     fn frames_come_back_whole_and_in_order() {

@@ -342,7 +342,7 @@ fn whatever_is_said_to_the_manager_it_goes_on() {
         bytes
     };
     for (said, answer) in [
-        (ControlFrame::Foreign(9), JoinRefusal::Version(1)),
+        (ControlFrame::Foreign(9), JoinRefusal::Version(2)),
         (ControlFrame::Heartbeat(1), JoinRefusal::Malformed),
         (ControlFrame::Ready(address), JoinRefusal::Malformed),
         (ControlFrame::Book(Vec::new()), JoinRefusal::Malformed),
