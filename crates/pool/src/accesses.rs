@@ -3,7 +3,7 @@
 //! Owns the body of datagram 23. Promises that a report that is lost, repeated or late takes nothing away from what is counted: counters grow for as long as the session lasts, and are told as
 //! they are. Must not know what they are for.
 //!
-//! The manager asks with a report of no counters, and a client answers with those that have changed since it last told them, in as many datagrams as that takes. Every [`ALL_EVERY`]th time it tells all
+//! The manager asks with a report of no counters, and a client answers with those that have changed since it last told them, in as many datagrams as that takes. Every eighth time it tells all
 //! that are not zero, so that what was lost comes in the end.
 //!
 //! | offset | field |

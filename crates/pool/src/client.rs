@@ -304,7 +304,10 @@ impl Client {
             self.next_operation = (id + 1) % PROXY_POST;
             let is_write = matches!(call.request, Request::Put(..) | Request::Delete(_));
             let operation = Operation::new(call, deadline, self.layout.partition_bits);
-            self.count_access(operation.hash.partition(self.layout.partition_bits), is_write);
+            // A walk comes by whole partitions for whoever looks after them, and says nothing of which are hot.
+            if !matches!(operation.call.request, Request::Walk(..)) {
+                self.count_access(operation.hash.partition(self.layout.partition_bits), is_write);
+            }
             self.operations.insert(id, operation);
             self.timers.insert((deadline, id));
             self.advance(id, now, out);

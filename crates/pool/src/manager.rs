@@ -28,6 +28,9 @@ use crate::wire::{Doubt, Message, OWNERS_MAX, Owner, Verdict};
 use reclaim::{RECLAIM_POSTS, Reclaim};
 use repair::Repair;
 
+/// A change of proxies alone is waited for so many times as long as another one.
+const CHOICE_PATIENCE: Nanos = 3;
+
 /// What the manager is told by whoever watches the nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ManagerCall {
@@ -48,7 +51,7 @@ pub enum ManagerAnswer {}
 pub struct ManagerOptions {
     /// What is not answered is repeated after this time.
     pub retry_ns: Nanos,
-    /// A session that has not prepared after this time is given up.
+    /// A session that has not prepared after this time is given up, after three times as long where the change is one of proxies alone.
     pub prepare_ns: Nanos,
     /// How long a proxy may answer after it asked: what [`ClientOptions`](crate::client::ClientOptions) has, too. The manager waits an eighth longer, since clocks drift.
     pub lease_ns: Nanos,
@@ -375,9 +378,13 @@ impl Manager {
         transition.removed.iter().all(is_over) || !self.repairs.lease
     }
 
+    /// A change that is for nothing but who is whose proxy has time: a memory node that stands still for a moment would have all sessions given up that wait for it.
     fn give_up_the_slow(&mut self, now: Nanos) {
         let Some(transition) = &mut self.transition else { return };
-        if now.saturating_sub(transition.began_at) > self.options.prepare_ns && transition.repair.is_none() {
+        let is_for_failures = !transition.removed.is_empty() || !transition.lost.is_empty();
+        let patience = if is_for_failures || transition.assigned.is_empty() { 1 } else { CHOICE_PATIENCE };
+        let waited = now.saturating_sub(transition.began_at);
+        if waited > patience * self.options.prepare_ns && transition.repair.is_none() {
             let slow = self.members.keys().filter(|session| !transition.prepared.contains_key(session));
             transition.removed.extend(slow);
         }

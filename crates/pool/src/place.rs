@@ -34,6 +34,8 @@ const JOINED_MOST: u8 = 10;
 pub struct PlacementOptions {
     /// Hundredths of the partitions that have a proxy, at most 240 of them; none: as many as throughput says.
     pub share: Option<u8>,
+    /// The share that is measured first, where throughput says. 0 by default, as in the paper.
+    pub first_share: u8,
     /// Between two questions. A second by default.
     pub period_ns: Nanos,
     /// What comes so soon after a change is not measured. 200 ms by default.
@@ -50,6 +52,7 @@ impl Default for PlacementOptions {
     fn default() -> PlacementOptions {
         PlacementOptions {
             share: None,
+            first_share: 0,
             period_ns: 1_000_000_000,
             settle_ns: 200_000_000,
             gather_ns: 100_000_000,
@@ -148,7 +151,7 @@ impl Placement {
             repairs,
             partitions,
             ranking: Ranking::new(partitions, repairs),
-            knob: Knob::new(options.share.unwrap_or(0), MARGIN),
+            knob: Knob::new(options.share.unwrap_or(options.first_share), MARGIN),
             tallies: BTreeMap::new(),
             window: vec![0; usize::from(partitions)],
             measured: Measured::default(),
@@ -318,8 +321,7 @@ impl Placement {
             if !self.knob.is_in_round() {
                 return PlacementStep::Nothing;
             }
-            // There is no load to measure by any more.
-            self.knob.abandon();
+            self.knob.rest();
             return self.assign(owners);
         }
         let span = u128::from(self.asked_at.saturating_sub(opened_at).max(1));

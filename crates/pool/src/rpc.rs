@@ -234,26 +234,7 @@ impl IndexRpc {
     /// # Errors
     /// What is wrong with it.
     pub(crate) fn of_body(number: u8, body: &[u8]) -> Result<IndexRpc> {
-        let least = match number {
-            16 => 20,
-            17 => 16,
-            18 => 48,
-            19 => 36,
-            22 | 27 => 16,
-            26 => 20,
-            _ => return Err(PoolError::Unknown("datagram's type", number.into())),
-        };
-        if body.len() < least {
-            return Err(PoolError::TooShort("datagram's body", body.len(), least));
-        }
-        let count = if matches!(number, 17 | 18) { u32_at(body, least - 4) as usize } else { 0 };
-        if count > WORDS_MAX {
-            return Err(PoolError::TooLong("list of words", count, WORDS_MAX));
-        }
-        let must = least + count * WORD_BYTES;
-        if body.len() != must {
-            return Err(PoolError::Contradicts("datagram's body", body.len() as u64, must as u64));
-        }
+        let least = checked_body(number, body)?;
         let words = || {
             let list = body[least..].chunks_exact(WORD_BYTES);
             list.map(|one| (u32_at(one, 0), SlotWord(u64_at(one, 4)))).collect()
@@ -324,6 +305,31 @@ impl IndexRpc {
             | IndexRpc::Invalidated { epoch, session, sequence, .. } => (epoch, session, sequence),
         }
     }
+}
+
+/// Bytes of a body of this type before its list of words, if it is as long as it must be.
+fn checked_body(number: u8, body: &[u8]) -> Result<usize> {
+    let least = match number {
+        16 => 20,
+        17 => 16,
+        18 => 48,
+        19 => 36,
+        22 | 27 => 16,
+        26 => 20,
+        _ => return Err(PoolError::Unknown("datagram's type", number.into())),
+    };
+    if body.len() < least {
+        return Err(PoolError::TooShort("datagram's body", body.len(), least));
+    }
+    let count = if matches!(number, 17 | 18) { u32_at(body, least - 4) as usize } else { 0 };
+    if count > WORDS_MAX {
+        return Err(PoolError::TooLong("list of words", count, WORDS_MAX));
+    }
+    let must = least + count * WORD_BYTES;
+    if body.len() != must {
+        return Err(PoolError::Contradicts("datagram's body", body.len() as u64, must as u64));
+    }
+    Ok(least)
 }
 
 fn status_of(number: u16) -> Result<WriteStatus> {

@@ -98,7 +98,12 @@ impl ProxyChoice {
 
     fn placement(self) -> Option<PlacementOptions> {
         let share = if self == ProxyChoice::All { Some(100) } else { None };
-        (self != ProxyChoice::None).then(|| PlacementOptions { share, ..PlacementOptions::default() })
+        (self != ProxyChoice::None).then(|| PlacementOptions {
+            share,
+            // Over TCP an atomic costs what any message costs, and what proxies are good for are caches.
+            first_share: 100,
+            ..PlacementOptions::default()
+        })
     }
 }
 

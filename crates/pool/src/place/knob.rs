@@ -63,6 +63,11 @@ impl Knob {
         }
     }
 
+    /// Ends a round with the best that it found so far, as there is too little load to measure by. Another begins under another load, or after partitions were dealt anew: not with the next burst of this one.
+    pub(crate) fn rest(&mut self) {
+        self.alpha = self.round.take().map_or(self.alpha, |round| round.best.0);
+    }
+
     /// Whether a round is to begin under a load with so many thousandths of reads.
     pub(crate) fn wants_round(&self, reads: u64) -> bool {
         self.round.is_none()
@@ -223,6 +228,11 @@ mod tests {
         knob.abandon();
         assert_eq!(knob.alpha(), 10);
         assert!(!knob.is_in_round() && knob.wants_round(900));
+        knob.begin(1_000, 900, 100);
+        knob.measured(2_000);
+        knob.rest();
+        assert_eq!(knob.alpha(), 20);
+        assert!(!knob.is_in_round() && !knob.wants_round(900));
     }
 
     #[test]

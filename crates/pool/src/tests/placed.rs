@@ -15,6 +15,7 @@ fn placed(seed: u64) -> Plan {
     let share = [None, Some(50), Some(100), None][seed as usize % 4];
     let mut plan = Plan::new(seed);
     plan.placement = Some(PlacementOptions {
+        first_share: 0,
         share,
         period_ns: 80_000,
         settle_ns: 10_000,

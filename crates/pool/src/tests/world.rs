@@ -86,6 +86,20 @@ impl Setup {
         }
     }
 
+    fn client_options(&self) -> ClientOptions {
+        ClientOptions {
+            quarantine_ns: self.quarantine_ns,
+            timeout_ns: self.timeout_ns,
+            poll_ns: 1_000,
+            housekeeping_ns: 4 * HORIZON,
+            depth: 4,
+            cached_keys: self.cached_keys,
+            cached_bytes: self.cached_bytes,
+            rpc_retry_ns: self.rpc_retry_ns,
+            lease_ns: HORIZON / 4,
+        }
+    }
+
     fn fails(&self) -> bool {
         let is_quiet = self.crashes.is_empty() && self.suspects.is_empty() && self.losses.is_empty();
         !(is_quiet && self.assigns.is_empty())
@@ -215,17 +229,7 @@ pub(super) struct World {
 impl World {
     pub(super) fn new(setup: Setup) -> Result<World, String> {
         let layout = setup.layout;
-        let options = ClientOptions {
-            quarantine_ns: setup.quarantine_ns,
-            timeout_ns: setup.timeout_ns,
-            poll_ns: 1_000,
-            housekeeping_ns: 4 * HORIZON,
-            depth: 4,
-            cached_keys: setup.cached_keys,
-            cached_bytes: setup.cached_bytes,
-            rpc_retry_ns: setup.rpc_retry_ns,
-            lease_ns: HORIZON / 4,
-        };
+        let options = setup.client_options();
         let manager = ManagerOptions {
             retry_ns: 2 * HORIZON,
             prepare_ns: 2 * HORIZON,

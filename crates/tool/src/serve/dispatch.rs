@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use super::command::{Command, Flag};
 use super::commands::{self, Lookup};
 use super::failure::{Failure, Outcome};
-use super::keyspace::Keyspace;
 use super::keyspace::pairs::attempt::Step;
 use super::keyspace::wants::{Tries, Wants};
+use super::keyspace::{Keyspace, check_key};
 use super::limits;
 use super::pipeline_peek::PeekedCommand;
 use super::reply::Reply;
@@ -257,16 +257,24 @@ fn prepare_attempt(context: &mut Context<'_>, command: &'static Command, args: A
 
 /// The key that a command or transaction of a client changes, if it has one key only, watched ones included.
 fn changed_key<'a>(session: &'a Session, command: &Command, args: Args<'a>) -> Option<&'a [u8]> {
-    match &session.multi {
+    let key = match &session.multi {
         Some(multi) if command.full_name() == "exec" => {
             let writes = multi.queue.iter().any(|queued| queued.command.is(Flag::Write));
             let is_of_db = !multi.selects() && session.watched.iter().all(|(space, ..)| space == session.db);
             let watched = session.watched.iter().map(|(_, key, _)| key);
-            only(multi.keys().chain(watched)).filter(|_| writes && is_of_db)
+            // One without a key is about tables, and takes its time.
+            let is_long = |queued: &Queued| {
+                queued.command.is(Flag::Write)
+                    && queued.command.keys_of(queued.args.borrow()).next().is_none()
+            };
+            let is_short = !multi.queue.iter().any(is_long);
+            only(multi.keys().chain(watched)).filter(|_| writes && is_of_db && is_short)
         }
         _ if command.is(Flag::Write) => only(command.keys_of(args)),
         _ => None,
-    }
+    };
+    // One that cannot be is refused by the command, and not remembered.
+    key.filter(|key| check_key(key).is_ok())
 }
 
 /// The one key, however often it comes.

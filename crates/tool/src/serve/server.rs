@@ -363,6 +363,8 @@ impl Server {
             (session.multi, session.db) = (Some(multi), db);
         }
         match ended {
+            // It has nothing at hand yet, and goes by the clock of now.
+            Ended::Well if step == Step::Turn => attempt.restart(),
             Ended::Well => {}
             Ended::Conflict => attempt.restart(),
             Ended::Failed(failure) => attempt.fail(failure),
