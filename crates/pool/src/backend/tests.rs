@@ -443,9 +443,14 @@ fn reads_from_caches_are_linearizable() {
             pool.manager.tell(Told::Call(ManagerCall::Assign(partition, Some(NodeId(node)))));
         }
     };
-    assign(1);
-    let mut session = backends[0].session().unwrap();
+    let (clock, mut session) = (Clock::system(), backends[0].session().unwrap());
+    let began = clock.monotonic_ns();
+    // Who has no session yet is given no partition.
     while backends[1].node().counters().proxy.reads == 0 {
+        assert!(clock.monotonic_ns() - began < PATIENCE.as_nanos() as u64, "there is no proxy");
+        if backends[1].node().is_ready() {
+            assign(1);
+        }
         get(&mut *session, &key(0)).unwrap();
     }
     let seen = Mutex::new(Seen::default());
