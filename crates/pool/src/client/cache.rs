@@ -283,16 +283,8 @@ impl CacheReader {
     /// with the pair, under the lock: a pair of the configuration before is there until it is cleared, which comes before any later time is set.
     pub(crate) fn get(&self, key: &[u8]) -> Option<(Arc<[u8]>, Generation)> {
         let hash = KeyHash::of(key);
-        let (found, until) = {
-            let mut shard = self.shards.shard(hash);
-            let pair = shard.pairs.get_mut(&hash).filter(|pair| pair.key == key)?;
-            let value = pair.value.clone()?;
-            pair.hits = pair.hits.saturating_add(1);
-            let found = (value, pair.seen.generation);
-            (found, self.shards.valid_until.load(Ordering::SeqCst))
-        };
-        let holds = self.clock.monotonic_ns() < until;
-        if !holds {
+        let (found, until) = self.look_up(hash, key)?;
+        if self.clock.monotonic_ns() >= until {
             return None;
         }
         let partition = hash.partition(self.shards.partition_bits);
@@ -301,6 +293,17 @@ impl CacheReader {
         counted.map(|read| read.fetch_add(1, Ordering::Relaxed));
         self.shards.read.fetch_add(1, Ordering::Relaxed);
         Some(found)
+    }
+
+    /// The pair, and until when it holds.
+    fn look_up(&self, hash: KeyHash, key: &[u8]) -> Option<((Arc<[u8]>, Generation), Nanos)> {
+        let mut shard = self.shards.shard(hash);
+        let pair = shard.pairs.get_mut(&hash).filter(|pair| pair.key == key)?;
+        let value = pair.value.clone()?;
+        pair.hits = pair.hits.saturating_add(1);
+        let found = (value, pair.seen.generation);
+        // With the shard's lock held.
+        Some((found, self.shards.valid_until.load(Ordering::SeqCst)))
     }
 
     /// How many pairs were read, by all readers, since there is the cache.
@@ -414,6 +417,23 @@ mod tests {
         assert!(reader.get(b"a").is_some());
         let next = PairCache::of_reader(&reader);
         assert_eq!((next.get(hash, b"a"), reader.get(b"a")), (None, None));
+    }
+
+    /// A reader that stands still after its look-up, while another configuration begins.
+    #[test]
+    fn a_pair_holds_no_longer_than_the_lease_that_it_was_there_by() {
+        let cache = PairCache::new(10, 100, 1);
+        let reader = cache.reader();
+        let hash = KeyHash::of(b"a");
+        cache.insert(hash, b"a", seen(1, true));
+        cache.insert_value(hash, Generation(1), b"x");
+        for before in [0, 7] {
+            cache.set_valid_until(before);
+            let (_, until) = reader.look_up(hash, b"a").unwrap();
+            cache.set_valid_until(0);
+            cache.set_valid_until(Nanos::MAX);
+            assert_eq!(until, before);
+        }
     }
 
     #[test]

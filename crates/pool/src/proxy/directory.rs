@@ -61,9 +61,14 @@ impl Directory {
 
     /// A slot was read for `sharer`, none where it has no cache: whether the pair is granted to it.
     pub(super) fn read(&mut self, partition: u16, slot: u32, sharer: Option<Sharer>) -> bool {
+        self.accessed((partition, slot), (1, 0), sharer)
+    }
+
+    /// A slot was read or written so often: whether the pair is granted, and so `sharer` is one.
+    fn accessed(&mut self, slot: (u16, u32), (reads, writes): (u32, u32), sharer: Option<Sharer>) -> bool {
         let bit = sharer.and_then(|sharer| self.bit(sharer)).unwrap_or(0);
-        let heat = self.slots.entry((partition, slot)).or_default();
-        heat.count(1, 0);
+        let heat = self.slots.entry(slot).or_default();
+        heat.count(reads, writes);
         let bit = if heat.is_read_often() { bit } else { 0 };
         heat.sharers |= bit;
         bit != 0
@@ -86,12 +91,7 @@ impl Directory {
 
     /// A slot has another value of its key: whether the pair is granted to its writer.
     pub(super) fn written(&mut self, partition: u16, slot: u32, writer: Option<Sharer>) -> bool {
-        let bit = writer.and_then(|writer| self.bit(writer)).unwrap_or(0);
-        let heat = self.slots.entry((partition, slot)).or_default();
-        heat.count(0, 1);
-        let bit = if heat.is_read_often() { bit } else { 0 };
-        heat.sharers |= bit;
-        bit != 0
+        self.accessed((partition, slot), (0, 1), writer)
     }
 
     /// A slot has another key, or none: what was counted was of the one before.
