@@ -264,6 +264,9 @@ impl Hash for PairCache {
     }
 }
 
+/// A value and its version.
+type CachedValue = (Arc<[u8]>, Generation);
+
 /// Reads what is granted to a node's cache, on any thread.
 #[derive(Clone)]
 pub(crate) struct CacheReader {
@@ -281,7 +284,7 @@ impl CacheReader {
     ///
     /// It was the pair when it was looked up: whoever changes it waits until the client has said that it removed it, which it does first, or until the lease is over, which is why the clock is read after that. Until when it holds is read
     /// with the pair, under the lock: a pair of the configuration before is there until it is cleared, which comes before any later time is set.
-    pub(crate) fn get(&self, key: &[u8]) -> Option<(Arc<[u8]>, Generation)> {
+    pub(crate) fn get(&self, key: &[u8]) -> Option<CachedValue> {
         let hash = KeyHash::of(key);
         let (found, until) = self.look_up(hash, key)?;
         if self.clock.monotonic_ns() >= until {
@@ -296,7 +299,7 @@ impl CacheReader {
     }
 
     /// The pair, and until when it holds.
-    fn look_up(&self, hash: KeyHash, key: &[u8]) -> Option<((Arc<[u8]>, Generation), Nanos)> {
+    fn look_up(&self, hash: KeyHash, key: &[u8]) -> Option<(CachedValue, Nanos)> {
         let mut shard = self.shards.shard(hash);
         let pair = shard.pairs.get_mut(&hash).filter(|pair| pair.key == key)?;
         let value = pair.value.clone()?;

@@ -11,7 +11,7 @@ use super::{Client, bytes_of};
 use crate::bucket::{COMBINED_BYTES, free_slot};
 use crate::error::PoolError;
 use crate::fabric::{Batch, Nanos, PostResult, RemoteOp};
-use crate::object::{Object, ObjectKind, object_units};
+use crate::object::{Generation, Object, ObjectKind, object_units};
 use crate::region::MemoryNode;
 use crate::word::SlotWord;
 use hedgerow_row::le_bytes::u64_at;
@@ -142,6 +142,18 @@ impl Client {
         object.ok()
     }
 
+    /// The value in `bytes`, if they are the whole object of this version of the operation's key.
+    pub(super) fn value_of_version(
+        &mut self,
+        operation: &Operation,
+        generation: Generation,
+        bytes: &[u8],
+    ) -> Option<Vec<u8>> {
+        let object = self.verified(bytes)?;
+        let is_it = object.key == operation.call.key && object.generation == generation;
+        is_it.then(|| object.value.to_vec())
+    }
+
     /// The slot that the cache named was read.
     pub(super) fn probed(
         &mut self,
@@ -166,11 +178,8 @@ impl Client {
         if operation.call.request == Request::Get {
             // The object and its slot were read beside one another: the slot says that the object was current between post and completion.
             let bytes = bytes_of(results, 1, 0).unwrap_or_default();
-            let object = self.verified(bytes);
-            match object
-                .filter(|object| object.key == operation.call.key && object.generation == cached.generation)
-            {
-                Some(object) => holder.value = object.value.to_vec(),
+            match self.value_of_version(operation, cached.generation, bytes) {
+                Some(value) => holder.value = value,
                 None => return Next::Again,
             }
         }

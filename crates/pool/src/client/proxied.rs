@@ -11,7 +11,7 @@ use super::{Client, ClientAnswer, Condition, bytes_of};
 use crate::bucket::KeyHash;
 use crate::fabric::{Batch, Nanos, NodeId, PostResult};
 use crate::machine::Out;
-use crate::object::{Generation, Object, ObjectKind};
+use crate::object::{Generation, ObjectKind};
 use crate::region::{MemoryNode, SlotId};
 use crate::rpc::{ANY_SLOT, IndexChange, IndexRpc, SlotAndWord, WriteStatus};
 use crate::wire::{Message, Owner, Verdict};
@@ -115,10 +115,8 @@ impl Client {
             return Next::Again;
         }
         let bytes = bytes_of(results, 0, 0).unwrap_or_default();
-        let is_its =
-            |object: &Object<'_>| object.key == operation.call.key && object.generation == cached.generation;
-        let Some(object) = self.verified(bytes).filter(is_its) else { return Next::Again };
-        let (value, generation) = (object.value.to_vec(), object.generation);
+        let generation = cached.generation;
+        let Some(value) = self.value_of_version(operation, generation, bytes) else { return Next::Again };
         self.counters.address_hits += 1;
         self.cache.insert_value(operation.hash, generation, &value);
         Next::Finish(Outcome::Value(value, generation))
