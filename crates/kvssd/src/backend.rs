@@ -1,6 +1,6 @@
 //! Rows on key-value devices: one device, or an array of several that share the keys.
 //!
-//! Owns [`KvssdBackend`], a [`Backend`] of rows over pairs. A key is on one device, by its hash over 1,024 shards; a map of them is on every device. Promises what each device promises ([`AckMode`]), a device
+//! Owns [`KvssdBackend`], a [`Backend`] of rows over pairs. A key is on one device, by its hash over 1,024 shards; a map of them is on every device. Devices come and go while sessions work ([`Mover`]). Promises what each device promises ([`AckMode`]), a device
 //! at a time: after a power cut each has a prefix of its commands, all that was acknowledged if the mode says so. A device that fails takes its share of the keys with it until the array is opened again, and no
 //! other. One process has the array: its files are locked. Must not know what a value says.
 //!
@@ -8,7 +8,9 @@
 
 mod array_device;
 mod failure;
+mod layout;
 mod map;
+mod mover;
 mod opening;
 mod place;
 mod session;
@@ -22,15 +24,17 @@ use hedgerow_row::backend::{Backend, Capabilities, Session};
 use hedgerow_row::{Error, Result};
 
 pub use failure::ArrayError;
+pub use mover::{MoveProgress, Mover};
 pub use place::{ArrayPlace, check_places};
 
 use crate::command::KEY_BYTES_MAX;
 use crate::device::{AckMode, Device, DeviceOptions, OpenReport};
 use crate::flash::geometry::Geometry;
-use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
-use array_device::ArrayDevice;
+use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, RwLock};
 use failure::{closed, refused};
-use map::ArrayMap;
+use layout::Layout;
+use map::{ArrayMap, DEVICES_MAX, MapWork};
+use opening::MemberDevices;
 use session::{DEPTH_MAX, KvssdSession};
 
 /// Marks that are set aside at once, durably, and how many are left when the next are.
@@ -72,15 +76,18 @@ pub struct KvssdBackend {
 
 impl fmt::Debug for KvssdBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("KvssdBackend").field("devices", &self.array.devices.len()).finish()
+        let devices = self.array.layout.read().map().members.len();
+        f.debug_struct("KvssdBackend").field("devices", &devices).finish()
     }
 }
 
 /// What sessions share.
 struct Array {
-    map: ArrayMap,
-    /// None once closed.
-    devices: Vec<Mutex<Option<ArrayDevice>>>,
+    layout: RwLock<Layout>,
+    /// Whether somebody moves shards, or adds a device.
+    is_moving: AtomicBool,
+    /// For devices that are added.
+    options: KvssdOptions,
     /// The next mark, and the first that no device has set aside.
     marks: AtomicU64,
     marks_end: AtomicU64,
@@ -101,7 +108,7 @@ impl KvssdBackend {
         options: &KvssdOptions,
     ) -> std::result::Result<KvssdBackend, ArrayError> {
         let (map, devices) = opening::open(media, options)?;
-        Ok(KvssdBackend { array: Arc::new(Array::new(map, devices)) })
+        Ok(KvssdBackend { array: Arc::new(Array::new(map, devices, options.clone())) })
     }
 
     /// What opening found damaged on each device.
@@ -109,10 +116,79 @@ impl KvssdBackend {
         &self.array.reports
     }
 
-    /// Runs `look` on a device, in its turn; none if there is no such device, or the array is closed. To look at it, and for tests: whoever changes pairs there has rows answer otherwise than they should.
+    /// Adds a device, which is the last from then on: the array is opened with it. It has no keys until [`KvssdBackend::rebalance`] has given it its share. A file is made if there is none, of the geometry that the array was opened with.
+    ///
+    /// # Errors
+    /// [`ArrayError`], by the place that the device would have: what it refuses, also where a process has it open; `Foreign` where it is of another array or has pairs; `ValueBytes` where it takes shorter values than the others; `Count`, `NumbersSpent`, `Moving`, `Closed`. It is not of the array then.
+    pub fn add_device(&self, medium: &ArrayMedium) -> std::result::Result<(), ArrayError> {
+        let _moving = self.array.begin_move()?;
+        let map = self.array.layout.read().map().clone();
+        let given = map.members.len() + 1;
+        if given > DEVICES_MAX {
+            return Err(ArrayError::Count { given, max: DEVICES_MAX });
+        }
+        let number = map.members.last().map_or(0, |last| usize::from(*last) + 1);
+        if number >= DEVICES_MAX {
+            return Err(ArrayError::NumbersSpent { max: DEVICES_MAX });
+        }
+        let device = opening::added(medium, &self.array.options, &map)?;
+        let (takes, needs) = (device.value_bytes_max(), self.array.capabilities.value_bytes_max);
+        if takes < needs {
+            return Err(ArrayError::ValueBytes { takes, needs });
+        }
+        let added = self.array.change_map(Some((number, device)), |map| {
+            map.members.insert(number as u16);
+        });
+        if added.is_err() {
+            // The next map of this generation counts, and not the one that the device may have.
+            self.array.marks_end.fetch_add(1, Ordering::Relaxed);
+        }
+        added
+    }
+
+    /// Moves as few shards as needed for each device to have its share of them, which are as many for each. Nothing happens but by the steps of what is returned ([`Mover::run`] takes all of them).
+    ///
+    /// # Errors
+    /// [`ArrayError::Moving`], [`ArrayError::Closed`].
+    pub fn rebalance(&self) -> std::result::Result<Mover, ArrayError> {
+        Mover::new(&self.array, MapWork::Spread)
+    }
+
+    /// Moves what is on a device, by its place from 0, to the others, after which it is no more of the array. Nothing happens but by the steps of what is returned.
+    ///
+    /// # Errors
+    /// [`ArrayError::NoDevice`], [`ArrayError::LastDevice`], [`ArrayError::Moving`], [`ArrayError::Closed`].
+    pub fn remove_device(&self, place: usize) -> std::result::Result<Mover, ArrayError> {
+        let members = self.array.layout.read().map().members.clone();
+        let Some(number) = members.iter().nth(place) else {
+            return Err(ArrayError::NoDevice { device: place + 1, has: members.len() });
+        };
+        if members.len() == 1 {
+            return Err(ArrayError::LastDevice);
+        }
+        Mover::new(&self.array, MapWork::Remove(*number))
+    }
+
+    /// What goes on with a move that did not come to its end: its steps were not taken, or the process ended. Until then every key is where it was, or where it went. None if there is nothing to do.
+    ///
+    /// # Errors
+    /// [`ArrayError::Moving`], [`ArrayError::Closed`].
+    pub fn unfinished_move(&self) -> std::result::Result<Option<Mover>, ArrayError> {
+        let (work, is_clean) = {
+            let layout = self.array.layout.read();
+            (layout.map().work, layout.map().strays.is_empty())
+        };
+        match work == MapWork::Nothing && is_clean {
+            true => Ok(None),
+            false => Mover::new(&self.array, work).map(Some),
+        }
+    }
+
+    /// Runs `look` on a device, by its place from 0, in its turn; none if there is no such device, or the array is closed. To look at it, and for tests: whoever changes pairs there has rows answer otherwise than they should.
     pub fn with_device<R>(&self, number: usize, look: impl FnOnce(&mut Device) -> R) -> Option<R> {
-        let mut device = self.array.devices.get(number)?.lock();
-        device.as_mut().map(|device| look(device.device()))
+        let layout = self.array.layout.read();
+        let number = layout.numbers().nth(number)?;
+        layout.with(number, |device| look(device.device()))
     }
 }
 
@@ -128,20 +204,25 @@ impl Backend for KvssdBackend {
 
     fn close(&self) -> Result<()> {
         self.array.is_closed.store(true, Ordering::Release);
-        let mut failed = Ok(());
-        for (number, device) in self.array.devices.iter().enumerate() {
-            let open = device.lock().take();
-            let closed = open.map_or(Ok(()), ArrayDevice::close);
-            failed = failed.and(closed.map_err(|error| refused(number, &error)));
-        }
-        failed
+        self.array.layout.read().close()
+    }
+}
+
+/// Given back as it goes: another may move shards then.
+struct MoveTurn {
+    array: Arc<Array>,
+}
+
+impl Drop for MoveTurn {
+    fn drop(&mut self) {
+        self.array.is_moving.store(false, Ordering::Release);
     }
 }
 
 impl Array {
-    fn new(map: ArrayMap, mut devices: Vec<ArrayDevice>) -> Array {
-        let value_bytes_max = devices.iter().map(ArrayDevice::value_bytes_max).min().unwrap_or(0);
-        let reports = devices.iter_mut().map(|device| device.device().open_report().clone()).collect();
+    fn new(map: ArrayMap, mut devices: MemberDevices, options: KvssdOptions) -> Array {
+        let value_bytes_max = devices.values().map(|device| device.value_bytes_max()).min().unwrap_or(0);
+        let reports = devices.values_mut().map(|device| device.device().open_report().clone()).collect();
         let capabilities = Capabilities {
             name: "kvssd",
             key_bytes_max: KEY_BYTES_MAX,
@@ -152,8 +233,9 @@ impl Array {
         Array {
             marks: AtomicU64::new(map.marks - MARKS_RESERVED),
             marks_end: AtomicU64::new(map.marks),
-            map,
-            devices: devices.into_iter().map(|device| Mutex::new(Some(device))).collect(),
+            layout: RwLock::new(Layout::new(map, devices)),
+            is_moving: AtomicBool::new(false),
+            options,
             reserving: Mutex::new(()),
             is_closed: AtomicBool::new(false),
             capabilities,
@@ -165,23 +247,39 @@ impl Array {
         if self.is_closed.load(Ordering::Acquire) { Err(closed()) } else { Ok(()) }
     }
 
-    /// The number of the device that has a key.
-    fn device_of(&self, key: &[u8]) -> usize {
-        self.map.device_of(key)
+    /// Takes the turn to move shards.
+    fn begin_move(self: &Arc<Self>) -> std::result::Result<MoveTurn, ArrayError> {
+        if self.is_closed.load(Ordering::Acquire) {
+            return Err(ArrayError::Closed);
+        }
+        match self.is_moving.swap(true, Ordering::AcqRel) {
+            true => Err(ArrayError::Moving),
+            false => Ok(MoveTurn { array: Arc::clone(self) }),
+        }
     }
 
-    /// Runs `step` on each device, whatever the others say; the first error.
-    fn on_each(&self, mut step: impl FnMut(&mut ArrayDevice) -> Result<()>) -> Result<()> {
-        let mut failed = Ok(());
-        for device in &self.devices {
-            let done = device.lock().as_mut().ok_or_else(closed).and_then(&mut step);
-            failed = failed.and(done);
-        }
-        failed
+    /// Puts a changed map in force; nobody holds a device meanwhile. For who has the turn to move shards.
+    fn change_map(
+        &self,
+        added: Option<(usize, array_device::ArrayDevice)>,
+        change: impl FnOnce(&mut ArrayMap),
+    ) -> std::result::Result<(), ArrayError> {
+        self.change_layout(&mut self.layout.write(), added, change)
+    }
+
+    fn change_layout(
+        &self,
+        layout: &mut Layout,
+        added: Option<(usize, array_device::ArrayDevice)>,
+        change: impl FnOnce(&mut ArrayMap),
+    ) -> std::result::Result<(), ArrayError> {
+        let mut map = ArrayMap { marks: self.marks_end.load(Ordering::Acquire), ..layout.map().clone() };
+        change(&mut map);
+        layout.put_in_force(map, added)
     }
 
     /// Sets more marks aside if few are left. One device that keeps it will do: the array is opened with all of them.
-    fn reserve_marks(&self) -> Result<()> {
+    fn reserve_marks(&self, layout: &Layout) -> Result<()> {
         let is_low = || {
             let end = self.marks_end.load(Ordering::Acquire);
             end - self.marks.load(Ordering::Relaxed).min(end) < MARKS_LOW
@@ -197,12 +295,12 @@ impl Array {
             return Err(Error::new(hedgerow_row::ErrorKind::Full, "all marks of this array are given"));
         };
         let (mut kept, mut failed) = (false, Ok(()));
-        for (number, device) in self.devices.iter().enumerate() {
-            let map = ArrayMap { marks: end, device: number as u16, ..self.map.clone() };
-            let stored = match &mut *device.lock() {
-                Some(device) => device.store_map(&map).map_err(|error| refused(number, &error)),
-                None => Err(closed()),
-            };
+        for number in layout.numbers() {
+            let map = ArrayMap { marks: end, device: number as u16, ..layout.map().clone() };
+            let stored = layout.with(number, |device| {
+                device.store_map(&map).map_err(|error| refused(device.place(), &error))
+            });
+            let stored = stored.unwrap_or_else(|| Err(closed()));
             kept |= stored.is_ok();
             failed = failed.and(stored);
         }

@@ -31,7 +31,9 @@ mod flash;
 mod host;
 mod sync;
 
-pub use backend::{ArrayError, ArrayMedium, ArrayPlace, KvssdBackend, KvssdOptions, check_places};
+pub use backend::{
+    ArrayError, ArrayMedium, ArrayPlace, KvssdBackend, KvssdOptions, MoveProgress, Mover, check_places,
+};
 pub use code::{KvError, Result, ResultCode};
 pub use command::{
     BatchEntry, DeviceInfo, EXIST_KEYS_MAX, GROUP_KEY_BYTES, ITERATORS_MAX, IteratorContent, KEY_BYTES_MAX,

@@ -4,4 +4,4 @@
 
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-pub(crate) use parking_lot::Mutex;
+pub(crate) use parking_lot::{Mutex, MutexGuard, RwLock};

@@ -11,7 +11,10 @@ use hedgerow_row::{Error, ErrorKind, Result as RowResult};
 
 use super::failure::{conflict, refused, refused_change};
 use crate::code::{KvError, Result};
-use crate::command::{KeyPattern, KeyPlace, KvAnswer, KvCommand, PairKey, SpaceId, StoreMode};
+use crate::command::{
+    IteratorContent, KeyPattern, KeyPlace, KvAnswer, KvCommand, LIST_KEYS_MAX, PairKey, SpaceId, StoreMode,
+    batch_entries,
+};
 use crate::device::{Device, Out};
 use crate::sync::{AtomicU64, Ordering};
 
@@ -45,15 +48,24 @@ impl KeyedCommand {
     }
 }
 
+/// Pairs of a walk, so many keys as were looked at for them, and where it goes on.
+pub(super) struct WalkStep {
+    pub(super) pairs: Vec<Pair>,
+    pub(super) looked_at: usize,
+    pub(super) next: Option<KeyPlace>,
+}
+
 /// Answers to commands, as they come.
 pub(super) type PairAnswers = Vec<(Ticket, RowResult<Answer>)>;
 
 /// A device that is open, with the key spaces of the array on it.
 #[derive(Debug)]
 pub(super) struct ArrayDevice {
-    /// In the array, from 0.
-    number: usize,
+    /// Among those of the array, from 0.
+    place: usize,
     device: Device,
+    /// Of the map that it has, durably.
+    generation: u64,
     /// Where rows are.
     rows: SpaceId,
     /// Where the map is.
@@ -65,12 +77,30 @@ pub(super) struct ArrayDevice {
 type Done = (usize, Result<KvAnswer>, Vec<u8>);
 
 impl ArrayDevice {
-    pub(super) fn new(number: usize, device: Device, [rows, own]: [SpaceId; 2]) -> ArrayDevice {
-        ArrayDevice { number, device, rows, own, out: Out::default() }
+    pub(super) fn new(place: usize, device: Device, [rows, own]: [SpaceId; 2]) -> ArrayDevice {
+        ArrayDevice { place, device, generation: 0, rows, own, out: Out::default() }
+    }
+
+    pub(super) fn place(&self) -> usize {
+        self.place
+    }
+
+    pub(super) fn set_place(&mut self, place: usize) {
+        self.place = place;
+    }
+
+    pub(super) fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    pub(super) fn set_generation(&mut self, generation: u64) {
+        self.generation = generation;
     }
 
     /// Carries commands out, in their order, and hands each on as it is complete.
     fn run(&mut self, commands: impl IntoIterator<Item = KvCommand>) -> Vec<Done> {
+        #[cfg(test)]
+        tell_watcher();
         let mut done = Vec::new();
         for (number, command) in commands.into_iter().enumerate() {
             let mut command = Some(command);
@@ -86,6 +116,8 @@ impl ArrayDevice {
             }
         }
         while self.step(&mut done) {}
+        #[cfg(test)]
+        tell_watcher();
         done
     }
 
@@ -161,14 +193,14 @@ impl ArrayDevice {
             return commands;
         }
         let mut seen = self.marks_of(looks).into_iter();
-        let number = self.number;
+        let place = self.place;
         let holds = |command: KeyedCommand| -> Option<KeyedCommand> {
             if !command.looks_first() {
                 return Some(command);
             }
             let seen = seen.next().unwrap_or(Ok(None));
             let answer = match (&command.change, seen) {
-                (_, Err(error)) => Err(pair_refused(number, &error)),
+                (_, Err(error)) => Err(pair_refused(place, &error)),
                 (
                     KeyedChange::Put(_, Expect::Same(mark)) | KeyedChange::Delete(Expect::Same(mark)),
                     Ok(seen),
@@ -228,7 +260,7 @@ impl ArrayDevice {
                 (Err(KvError::BufferSmall { needed, .. }), AskKind::Pair) => {
                     longer.push((number, needed as usize))
                 }
-                (result, _) => answered.push((asks.ticket, asks.answer(self.number, result, buffer))),
+                (result, _) => answered.push((asks.ticket, asks.answer(self.place, result, buffer))),
             }
         }
         let whole = longer.iter().map(|&(number, bytes)| {
@@ -237,7 +269,7 @@ impl ArrayDevice {
         });
         for (number, result, buffer) in self.run(whole.collect::<Vec<_>>()) {
             let asks = &asked[longer[number].0];
-            answered.push((asks.ticket, asks.answer(self.number, result, buffer)));
+            answered.push((asks.ticket, asks.answer(self.place, result, buffer)));
         }
     }
 
@@ -261,20 +293,23 @@ impl ArrayDevice {
         result
     }
 
-    /// Some pairs of a group, from a place on.
+    /// Those of some pairs of a group, from a place on, that are this device's to tell of.
     pub(super) fn walk(
         &mut self,
         group: u32,
         from: KeyPlace,
         pairs: usize,
-    ) -> RowResult<(Vec<Pair>, Option<KeyPlace>)> {
-        let number = self.number;
+        is_told: impl Fn(&[u8]) -> bool,
+    ) -> RowResult<WalkStep> {
+        let place = self.place;
         let list = KvCommand::ListKeys { space: self.rows, group, from, keys: pairs };
         let (keys, unreadable, next) = match self.call(list) {
             Ok(KvAnswer::Keys { keys, unreadable, next }) => (keys, unreadable, next),
             Ok(_) => return Err(Error::new(ErrorKind::Io, "the device answered something else than keys")),
-            Err(error) => return Err(refused(number, &error)),
+            Err(error) => return Err(refused(place, &error)),
         };
+        let looked_at = keys.len();
+        let keys: Vec<PairKey> = keys.into_iter().filter(|key| is_told(key.bytes())).collect();
         let mut answered = Vec::with_capacity(keys.len());
         let gets = keys.iter().enumerate().map(|(n, key)| KeyedCommand {
             ticket: Ticket::new(n as u64),
@@ -295,14 +330,30 @@ impl ArrayDevice {
                 Ok(_) => {}
             }
         }
-        Ok((walked, next))
+        Ok(WalkStep { pairs: walked, looked_at, next })
+    }
+
+    /// Counts the pairs of a group that are this device's to tell of, where others may be on it.
+    pub(super) fn count_own(&mut self, group: u32, is_told: impl Fn(&[u8]) -> bool) -> RowResult<u64> {
+        let (mut counted, mut from) = (0, Some(KeyPlace::default()));
+        while let Some(place) = from {
+            let list = KvCommand::ListKeys { space: self.rows, group, from: place, keys: LIST_KEYS_MAX };
+            match self.call(list).map_err(|error| refused(self.place, &error))? {
+                KvAnswer::Keys { keys, unreadable, next } => {
+                    counted += keys.iter().filter(|key| is_told(key.bytes())).count() as u64;
+                    (counted, from) = (counted + u64::from(unreadable), next);
+                }
+                _ => from = None,
+            }
+        }
+        Ok(counted)
     }
 
     pub(super) fn count(&mut self, group: u32) -> RowResult<u64> {
         let (mut counted, mut from) = (0, Some(KeyPlace::default()));
         while let Some(place) = from {
             let count = KvCommand::CountKeys { space: self.rows, group, from: place };
-            match self.call(count).map_err(|error| refused(self.number, &error))? {
+            match self.call(count).map_err(|error| refused(self.place, &error))? {
                 KvAnswer::Counted { keys, next } => (counted, from) = (counted + keys, next),
                 _ => from = None,
             }
@@ -313,12 +364,96 @@ impl ArrayDevice {
     pub(super) fn clear(&mut self, group: u32) -> RowResult<()> {
         let selected = KeyPattern::prefix(&group.to_be_bytes());
         let delete = KvCommand::DeleteGroup { space: self.rows, selected };
-        self.call(delete).map(drop).map_err(|error| refused_change(self.number, &error))
+        self.call(delete).map(drop).map_err(|error| refused_change(self.place, &error))
     }
 
     pub(super) fn persist(&mut self) -> RowResult<()> {
-        self.flush().map_err(|error| refused(self.number, &error))
+        self.flush().map_err(|error| refused(self.place, &error))
     }
+}
+
+/// Whose iterators those are that go over all keys of a device. Nobody else opens one.
+const WALKER: u64 = u64::MAX;
+/// Bytes of keys that are listed at once: 15 keys at least.
+const KEYS_BYTES: usize = 4096;
+
+/// All pairs as they are on the device, for who moves them.
+impl ArrayDevice {
+    /// Begins to go over all keys. One that was begun before ends.
+    pub(super) fn begin_keys(&mut self) -> Result<u32> {
+        self.call(KvCommand::CloseIterators { owner: WALKER })?;
+        let (space, selected) = (self.rows, KeyPattern::ALL);
+        let open = KvCommand::OpenIterator { space, selected, content: IteratorContent::Keys, owner: WALKER };
+        match self.call(open)? {
+            KvAnswer::Iterator(iterator) => Ok(iterator),
+            _ => Err(KvError::SpaceMissing),
+        }
+    }
+
+    pub(super) fn end_keys(&mut self) -> Result<()> {
+        self.call(KvCommand::CloseIterators { owner: WALKER }).map(drop)
+    }
+
+    /// Some keys more, and whether they are the last. A key that is there from the beginning to the end comes.
+    pub(super) fn next_keys(&mut self, iterator: u32) -> Result<(Vec<PairKey>, bool)> {
+        let next = KvCommand::IterateNext { iterator, buffer: vec![0; KEYS_BYTES] };
+        let Some((_, result, buffer)) = self.run([next]).pop() else { return Err(KvError::SpaceMissing) };
+        let KvAnswer::Batch { end, .. } = result? else { return Err(KvError::SpaceMissing) };
+        let entries = batch_entries(&buffer, IteratorContent::Keys)?;
+        let keys = entries.into_iter().map(|(key, _)| PairKey::new(key)).collect::<Result<_>>()?;
+        Ok((keys, end))
+    }
+
+    /// A pair's value with its mark.
+    pub(super) fn marked_value(&mut self, key: &PairKey) -> Result<Option<Vec<u8>>> {
+        let mut bytes = FIRST_READ_BYTES;
+        loop {
+            let (space, key, buffer) = (self.rows, key.clone(), vec![0; bytes]);
+            let read = KvCommand::Retrieve { space, key, offset: 0, buffer, delete: false };
+            let Some((_, result, buffer)) = self.run([read]).pop() else {
+                return Err(KvError::SpaceMissing);
+            };
+            match result {
+                Ok(_) => return Ok(Some(buffer)),
+                Err(KvError::KeyMissing) => return Ok(None),
+                Err(KvError::BufferSmall { needed, .. }) if needed as usize > bytes => {
+                    bytes = needed as usize
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Has a pair be as it is elsewhere: with this value and the mark in front of it, or not there.
+    pub(super) fn set_marked(&mut self, key: &PairKey, value: Option<Vec<u8>>) -> Result<()> {
+        let Some(value) = value else { return self.delete_pairs([key.clone()]) };
+        let (space, of, kept) = (self.rows, key.clone(), value.clone());
+        let result = self.call(KvCommand::Store { space, key: of, value, mode: StoreMode::Post });
+        match result {
+            Err(KvError::DeviceFull { .. }) => {
+                self.store_until_full(result, key, &kept, StoreMode::Post).map(drop)
+            }
+            result => result.map(drop),
+        }
+    }
+
+    pub(super) fn delete_pairs(&mut self, keys: impl IntoIterator<Item = PairKey>) -> Result<()> {
+        let space = self.rows;
+        let deletes = keys.into_iter().map(|key| KvCommand::Delete { space, key, must_exist: false });
+        self.run(deletes.collect::<Vec<_>>()).into_iter().try_for_each(|(_, result, _)| result.map(drop))
+    }
+}
+
+#[cfg(test)]
+thread_local! {
+    /// Told before and after each time that a device of an array does anything: in between no other one does.
+    pub(super) static WATCHER: std::cell::RefCell<Option<Box<dyn FnMut()>>> =
+        const { std::cell::RefCell::new(None) };
+}
+
+#[cfg(test)]
+fn tell_watcher() {
+    WATCHER.with_borrow_mut(|watcher| watcher.as_mut().map_or((), |tell| tell()));
 }
 
 /// What is asked of the device, for the answer.

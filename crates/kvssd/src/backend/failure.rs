@@ -9,7 +9,7 @@ use hedgerow_row::{Error, ErrorKind};
 
 use crate::code::KvError;
 
-/// Why the devices that were given are not opened as an array. None of them was changed then, but for [`ArrayError::Device`].
+/// Why devices are not opened as an array, or an array is not changed. Where it is not opened no device was changed, but for [`ArrayError::Device`].
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum ArrayError {
@@ -67,6 +67,36 @@ pub enum ArrayError {
         /// Which, from 1.
         device: usize,
     },
+    /// The device was removed from the array, or its adding was cut off: nothing of the array is on it.
+    Removed {
+        /// Which, from 1.
+        device: usize,
+    },
+    /// The one device of an array cannot be removed.
+    LastDevice,
+    /// The array has no such device.
+    NoDevice {
+        /// Which was named, from 1.
+        device: usize,
+        /// So many there are.
+        has: usize,
+    },
+    /// All numbers of devices are given: the last one of the array has the highest, and must be removed before another can be added.
+    NumbersSpent {
+        /// So many there are.
+        max: usize,
+    },
+    /// A device that is to be added takes shorter values than the array does.
+    ValueBytes {
+        /// What it takes at most.
+        takes: usize,
+        /// What it must take.
+        needs: usize,
+    },
+    /// Shards are moved by somebody else: one at a time.
+    Moving,
+    /// The backend was closed.
+    Closed,
     /// The map is in a format that this build does not know.
     Version {
         /// Which device, from 1.
@@ -75,6 +105,8 @@ pub enum ArrayError {
         found: u8,
     },
 }
+
+pub(super) type ArrayResult<T> = Result<T, ArrayError>;
 
 impl fmt::Display for ArrayError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -98,10 +130,28 @@ impl fmt::Display for ArrayError {
                 "device {device} is older than the others: its generation is {generation} and theirs {newest}"
             ),
             ArrayError::Map { device } => write!(f, "device {device}: the map of the array is damaged"),
+            ArrayError::Removed { device } => write!(
+                f,
+                "device {device} is of the array no more: it was removed, or its adding was cut off; leave it out"
+            ),
+            ArrayError::LastDevice => write!(f, "the one device of an array cannot be removed"),
+            ArrayError::NoDevice { device, has } => {
+                write!(f, "there is no device {device}: the array has {has}")
+            }
+            ArrayError::NumbersSpent { max } => write!(
+                f,
+                "no device can be added behind the last one, which has the highest of {max} numbers: remove it first"
+            ),
+            ArrayError::ValueBytes { takes, needs } => write!(
+                f,
+                "the device takes values of {takes} bytes at most, and those of the array have up to {needs}"
+            ),
+            ArrayError::Moving => write!(f, "shards of the array are being moved already"),
+            ArrayError::Closed => write!(f, "the backend was closed"),
             ArrayError::Version { device, found } => {
                 write!(
                     f,
-                    "device {device}: the map of the array is in format {found}, and this build knows 1"
+                    "device {device}: the map of the array is in format {found}, and this build knows 1 and 2"
                 )
             }
         }
@@ -124,7 +174,14 @@ impl From<ArrayError> for Error {
             ArrayError::Missing { .. } => ErrorKind::Unavailable,
             ArrayError::Map { .. } | ArrayError::Stale { .. } => ErrorKind::Corrupted,
             ArrayError::Version { .. } => ErrorKind::Version,
-            ArrayError::Count { .. }
+            ArrayError::Closed => ErrorKind::Closed,
+            ArrayError::Moving => ErrorKind::Busy,
+            ArrayError::NumbersSpent { .. } => ErrorKind::Full,
+            ArrayError::Removed { .. }
+            | ArrayError::LastDevice
+            | ArrayError::NoDevice { .. }
+            | ArrayError::ValueBytes { .. }
+            | ArrayError::Count { .. }
             | ArrayError::Foreign { .. }
             | ArrayError::Order { .. }
             | ArrayError::Devices { .. } => ErrorKind::Invalid,

@@ -7,10 +7,13 @@
 //! device without is not the one that was there. Each opening first gives all devices the highest generation that one has, and then raises it twice, on one device after the other; no pair is stored before. So what an opening that
 //! was cut off leaves is one generation apart, and whatever was there before an opening is two behind, a copy of a device among it.
 
+use std::collections::BTreeMap;
+
 use hedgerow_device::{DeviceError, FastTier, FastTierOptions, Random};
 
 use super::array_device::ArrayDevice;
-use super::failure::ArrayError;
+use super::failure::{ArrayError, ArrayResult};
+use super::layout::device_failed;
 use super::map::{ArrayMap, DEVICES_MAX, NoMap};
 use super::{ArrayMedium, KvssdOptions, MARKS_RESERVED};
 use crate::code::{KvError, Result as KvResult};
@@ -48,16 +51,11 @@ pub(super) enum FoundMap {
     Spaces([SpaceId; 2], Option<ArrayMap>),
 }
 
-/// A device, and the generation of the map on it.
-type MemberDevice = (ArrayDevice, u64);
-
-type ArrayResult<T> = Result<T, ArrayError>;
+/// The devices of an array, by their numbers.
+pub(super) type MemberDevices = BTreeMap<usize, ArrayDevice>;
 
 /// Opens the array, or makes it where none is.
-pub(super) fn open(
-    media: &[ArrayMedium],
-    options: &KvssdOptions,
-) -> ArrayResult<(ArrayMap, Vec<ArrayDevice>)> {
+pub(super) fn open(media: &[ArrayMedium], options: &KvssdOptions) -> ArrayResult<(ArrayMap, MemberDevices)> {
     let given = media.len();
     if given == 0 || given > DEVICES_MAX {
         return Err(ArrayError::Count { given, max: DEVICES_MAX });
@@ -85,7 +83,9 @@ fn meet(number: usize, medium: &ArrayMedium, options: &KvssdOptions) -> ArrayRes
     Ok(match find_map(device, &mut opened)? {
         FoundMap::Unfinished => MetDevice::Unfinished(Box::new(opened)),
         FoundMap::Spaces(spaces, map) => {
-            MetDevice::Device(Box::new(ArrayDevice::new(number, opened, spaces)), map)
+            let mut device = ArrayDevice::new(number, opened, spaces);
+            device.set_generation(map.as_ref().map_or(0, |map| map.generation));
+            MetDevice::Device(Box::new(device), map)
         }
     })
 }
@@ -121,7 +121,7 @@ pub(super) fn find_map(device: usize, opened: &mut Device) -> ArrayResult<FoundM
 }
 
 /// The devices of an array that was made, checked against each other; and the newest map.
-fn members(met: Vec<MetDevice>) -> ArrayResult<(ArrayMap, Vec<MemberDevice>)> {
+fn members(met: Vec<MetDevice>) -> ArrayResult<(ArrayMap, MemberDevices)> {
     let maps: Vec<Option<ArrayMap>> = met
         .iter()
         .map(|met| match met {
@@ -131,17 +131,18 @@ fn members(met: Vec<MetDevice>) -> ArrayResult<(ArrayMap, Vec<MemberDevice>)> {
         .collect();
     let newest = newest_of(maps.iter().flatten()).cloned();
     let Some(newest) = newest else { return Err(ArrayError::Missing { device: 1 }) };
-    for (number, map) in maps.iter().enumerate() {
-        check_member(number, map.as_ref(), &newest, maps.len())?;
+    check_removed(maps.iter().map(Option::as_ref), &newest)?;
+    for (place, map) in maps.iter().enumerate() {
+        check_member(place, map.as_ref(), &newest, maps.len())?;
     }
-    let mut members = Vec::with_capacity(met.len());
-    for (number, met) in met.into_iter().enumerate() {
+    let mut members = MemberDevices::new();
+    for (place, met) in met.into_iter().enumerate() {
         match met {
-            MetDevice::Device(device, Some(map)) => members.push((*device, map.generation)),
+            MetDevice::Device(device, Some(map)) => drop(members.insert(usize::from(map.device), *device)),
             MetDevice::Device(_, None) | MetDevice::Unfinished(_) => {
-                return Err(ArrayError::Foreign { device: number + 1, what: NO_ARRAY });
+                return Err(ArrayError::Foreign { device: place + 1, what: NO_ARRAY });
             }
-            MetDevice::Nothing => return Err(ArrayError::Missing { device: number + 1 }),
+            MetDevice::Nothing => return Err(ArrayError::Missing { device: place + 1 }),
         }
     }
     Ok((newest, members))
@@ -157,27 +158,43 @@ pub(super) fn newest_of<'m>(maps: impl Iterator<Item = &'m ArrayMap> + Clone) ->
 /// What a device without a map is of.
 pub(super) const NO_ARRAY: &str = "no array: it is new, and not the one that was in its place";
 
+/// Refuses devices that are of the array no more: by the newest map, or by their own copy, since another device may have the number by now.
+pub(super) fn check_removed<'m>(
+    maps: impl Iterator<Item = Option<&'m ArrayMap>>,
+    newest: &ArrayMap,
+) -> ArrayResult<()> {
+    let is_of = |map: &ArrayMap, of: &ArrayMap| of.members.contains(&map.device);
+    for (place, map) in maps.enumerate() {
+        let Some(map) = map.filter(|map| map.array_id == newest.array_id) else { continue };
+        if !is_of(map, newest) || !is_of(map, map) {
+            return Err(ArrayError::Removed { device: place + 1 });
+        }
+    }
+    Ok(())
+}
+
 /// Refuses a device that is not what the newest map says.
 pub(super) fn check_member(
-    number: usize,
+    place: usize,
     map: Option<&ArrayMap>,
     newest: &ArrayMap,
     given: usize,
 ) -> ArrayResult<()> {
+    let has = newest.members.len();
     let Some(map) = map else {
         // How many there are is told first.
-        let has = usize::from(newest.devices);
         return if has == given { Ok(()) } else { Err(ArrayError::Devices { given, has }) };
     };
-    let device = number + 1;
+    let device = place + 1;
     if map.array_id != newest.array_id {
         return Err(ArrayError::Foreign { device, what: "another array" });
     }
-    if usize::from(map.devices) != given {
-        return Err(ArrayError::Devices { given, has: usize::from(map.devices) });
+    if has != given {
+        return Err(ArrayError::Devices { given, has });
     }
-    if usize::from(map.device) != number {
-        return Err(ArrayError::Order { given: device, is: usize::from(map.device) + 1 });
+    let is = newest.place_of(map.device);
+    if is != Some(place) {
+        return Err(ArrayError::Order { given: device, is: is.unwrap_or_default() + 1 });
     }
     if map.generation + 1 < newest.generation {
         let (generation, newest) = (map.generation, newest.generation);
@@ -191,7 +208,7 @@ fn make(
     media: &[ArrayMedium],
     met: Vec<MetDevice>,
     options: &KvssdOptions,
-) -> ArrayResult<(ArrayMap, Vec<MemberDevice>)> {
+) -> ArrayResult<(ArrayMap, MemberDevices)> {
     let failed = |number| move |error| ArrayError::Device { device: number + 1, error };
     // All of them are there and ours before one is made: what is given twice, or where none can be, is refused then. And those that are there before a file is
     // made: where one of them is refused there is no more than before.
@@ -204,7 +221,7 @@ fn make(
             }
         }
     }
-    let mut devices = Vec::with_capacity(media.len());
+    let mut devices = MemberDevices::new();
     for (number, (met, tier)) in met.into_iter().zip(tiers).enumerate() {
         let made = match met {
             MetDevice::Device(device, _) => Ok(*device),
@@ -213,47 +230,92 @@ fn make(
                 tier.ok_or(KvError::NoDevice).and_then(|tier| format(number, tier, options))
             }
         };
-        devices.push(made.map_err(failed(number))?);
+        devices.insert(number, made.map_err(failed(number))?);
     }
     let map = ArrayMap::new(new_id(media), media.len() as u16);
-    for (number, device) in devices.iter_mut().enumerate() {
+    for (&number, device) in &mut devices {
         store_map(number, device, &map)?;
     }
-    Ok((map, devices.into_iter().map(|device| (device, 0)).collect()))
+    Ok((map, devices))
 }
 
-/// Stores the map on each device, with a generation that is two above all that there were, and with marks that are set aside.
-fn raise(map: ArrayMap, mut members: Vec<MemberDevice>) -> ArrayResult<(ArrayMap, Vec<ArrayDevice>)> {
-    for (number, (device, generation)) in members.iter_mut().enumerate() {
-        if *generation != map.generation {
+/// Stores the map on each device, with a generation that is two above all that there were, and with marks that are set aside. Shards that were on the move are where they went from.
+fn raise(map: ArrayMap, mut members: MemberDevices) -> ArrayResult<(ArrayMap, MemberDevices)> {
+    for (&number, device) in &mut members {
+        if device.generation() != map.generation {
             store_map(number, device, &map)?;
         }
     }
-    // A damaged device may have shown an older map than it had, after which marks were given.
-    let may_be_older = members.iter_mut().any(|(device, _)| device.device().open_report().may_undo_changes());
-    let given = if may_be_older { MARKS_PERHAPS_GIVEN } else { 0 };
+    // A damaged device may have shown an older map than it had, after which marks were given. And pairs that had been deleted as others' are there again.
+    let older = members.iter_mut().filter_map(|(&number, device)| {
+        device.device().open_report().may_undo_changes().then_some(number as u16)
+    });
+    let older: Vec<u16> = older.collect();
+    let given = if older.is_empty() { 0 } else { MARKS_PERHAPS_GIVEN };
     let marks = map.marks.saturating_add(given).saturating_add(MARKS_RESERVED);
     let mut map = ArrayMap { marks, ..map };
+    map.cancel_moves();
+    if map.members.len() > 1 {
+        map.strays.extend(older);
+    }
     // PERSIST: on one device after the other, each durable (`ArrayDevice::store_own`) before the next and all before any pair is stored: so no device is behind another by more than
     // one generation, unless it was left out, and no mark is given that an opening may give again.
     for _ in 0..2 {
         map.generation += 1;
-        for (number, (device, _)) in members.iter_mut().enumerate() {
+        for (&number, device) in &mut members {
             store_map(number, device, &map)?;
         }
     }
-    Ok((map, members.into_iter().map(|(device, _)| device).collect()))
+    Ok((map, members))
 }
 
 fn store_map(number: usize, device: &mut ArrayDevice, map: &ArrayMap) -> ArrayResult<()> {
     let map = ArrayMap { device: number as u16, ..map.clone() };
-    device.store_map(&map).map_err(|error| ArrayError::Device { device: number + 1, error })
+    device.store_map(&map).map_err(|error| device_failed(device, error))
+}
+
+/// A device for an array that is open, with nothing on it: it has no map yet, or that of a device which this array had.
+pub(super) fn added(
+    medium: &ArrayMedium,
+    options: &KvssdOptions,
+    array: &ArrayMap,
+) -> ArrayResult<ArrayDevice> {
+    let place = array.members.len();
+    let failed = |error| ArrayError::Device { device: place + 1, error };
+    let foreign = |what| Err(ArrayError::Foreign { device: place + 1, what });
+    match meet(place, medium, options)? {
+        MetDevice::Nothing => {
+            let tier = tier_of(medium, Some(new_geometry(options)), true).map_err(failed)?;
+            tier.ok_or(KvError::NoDevice).and_then(|tier| format(place, tier, options)).map_err(failed)
+        }
+        MetDevice::Unfinished(device) => finish(place, *device).map_err(failed),
+        MetDevice::Device(_, Some(map)) if map.array_id != array.array_id => foreign("another array"),
+        MetDevice::Device(mut device, map) => {
+            let is_removed = |map: ArrayMap| {
+                let is_own = map.members.contains(&map.device) && array.members.contains(&map.device);
+                !is_own || map.generation + 1 < array.generation
+            };
+            let has_rows = device.has_rows().map_err(failed)?;
+            match has_rows || !map.is_none_or(is_removed) {
+                true => foreign("this array, or has pairs on it"),
+                false => Ok(*device),
+            }
+        }
+    }
 }
 
 impl ArrayDevice {
     /// Stores this copy of the map, durably.
     pub(super) fn store_map(&mut self, map: &ArrayMap) -> KvResult<()> {
-        self.store_own(MAP_KEY, map.encode())
+        self.store_own(MAP_KEY, map.encode())?;
+        self.set_generation(map.generation);
+        Ok(())
+    }
+
+    /// Whether there is any pair of rows on it.
+    fn has_rows(&mut self) -> KvResult<bool> {
+        let spaces = spaces(self.device())?;
+        Ok(spaces.iter().any(|space| space.name == ROWS && space.pairs > 0))
     }
 }
 

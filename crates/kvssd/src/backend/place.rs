@@ -4,7 +4,7 @@
 
 use super::failure::ArrayError;
 use super::map::ArrayMap;
-use super::opening::{FoundMap, NO_ARRAY, check_member, find_map, newest_of};
+use super::opening::{FoundMap, NO_ARRAY, check_member, check_removed, find_map, newest_of};
 use crate::device::Device;
 
 /// What a device says of the array that it is of.
@@ -36,14 +36,26 @@ impl ArrayPlace {
         self.map.array_id
     }
 
-    /// Which of its devices this one is, from 1.
+    /// Which of its devices this one is, from 1; 0 if it was removed.
     pub fn device(&self) -> usize {
-        usize::from(self.map.device) + 1
+        self.map.place_of(self.map.device).map_or(0, |place| place + 1)
     }
 
     /// So many devices it has.
     pub fn devices(&self) -> usize {
-        usize::from(self.map.devices)
+        self.map.members.len()
+    }
+
+    /// Shards of keys that go from this device, and that go to it, as long as a move is under way.
+    pub fn moving(&self) -> (usize, usize) {
+        let (own, moves) = (self.map.device, &self.map.moves);
+        let from = moves.keys().filter(|&&shard| self.map.shards[usize::from(shard)] == own).count();
+        (from, moves.values().filter(|&&to| to == own).count())
+    }
+
+    /// Whether it may have pairs that are another device's by now, which the next move of shards deletes.
+    pub fn has_strays(&self) -> bool {
+        self.map.strays.contains(&self.map.device)
     }
 
     /// Of the map: 0 while the array is made, and two more with each opening at least.
@@ -67,6 +79,9 @@ pub fn check_places(places: &[Option<ArrayPlace>]) -> Vec<ArrayError> {
         // Nothing was stored yet: opening makes it anew.
         return Vec::new();
     };
+    if let Err(removed) = check_removed(maps.iter().copied(), newest) {
+        return vec![removed];
+    }
     let mut wrong = Vec::new();
     for (number, &map) in maps.iter().enumerate() {
         match check_member(number, map, newest, maps.len()) {

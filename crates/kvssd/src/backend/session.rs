@@ -12,8 +12,9 @@ use hedgerow_row::le_bytes::{u16_at, u32_at, u64_at};
 use hedgerow_row::{Error, ErrorKind, Result};
 
 use super::Array;
-use super::array_device::{KeyedChange, KeyedCommand, MARK_BYTES, PairAnswers};
+use super::array_device::{ArrayDevice, KeyedChange, KeyedCommand, MARK_BYTES, PairAnswers};
 use super::failure::closed;
+use super::layout::Layout;
 use crate::command::{KEY_BYTES_MAX, KeyPlace, LIST_KEYS_MAX, PairKey};
 
 /// Commands that a session may have under way.
@@ -39,28 +40,33 @@ enum GroupCommand {
 struct WalkPlace {
     device: usize,
     at: KeyPlace,
+    /// How often shards had changed their device as it began; none where it begins.
+    switches: Option<u64>,
 }
 
-/// Group, device, and hash of a cursor; the key behind them is as long as it is.
-const CURSOR_BYTES: usize = 14;
+/// Group, device, hash and switches of a cursor; the key behind them is as long as it is.
+const CURSOR_BYTES: usize = 22;
 
 impl WalkPlace {
-    /// From a cursor's bytes: group (4), device (2), hash (8), little-endian, and then a key.
+    const START: WalkPlace =
+        WalkPlace { device: 0, at: KeyPlace { hash: 0, after: Vec::new() }, switches: None };
+
+    /// From a cursor's bytes: group (4), device (2), hash (8), switches (8), little-endian, and then a key.
     fn of(cursor: &Cursor, group: u32) -> Result<WalkPlace> {
-        let Some(bytes) = cursor.place() else {
-            return Ok(WalkPlace { device: 0, at: KeyPlace::default() });
-        };
+        let Some(bytes) = cursor.place() else { return Ok(WalkPlace::START) };
         if bytes.len() < CURSOR_BYTES || u32_at(bytes, 0) != group {
             return Err(Error::invalid("the cursor is of a walk of another group, or of another backend"));
         }
         let at = KeyPlace { hash: u64_at(bytes, 6), after: bytes[CURSOR_BYTES..].to_vec() };
-        Ok(WalkPlace { device: usize::from(u16_at(bytes, 4)), at })
+        let switches = Some(u64_at(bytes, 14));
+        Ok(WalkPlace { device: usize::from(u16_at(bytes, 4)), at, switches })
     }
 
-    fn cursor(&self, group: u32) -> Cursor {
+    fn cursor(&self, group: u32, switches: u64) -> Cursor {
         let mut bytes = group.to_le_bytes().to_vec();
         bytes.extend_from_slice(&(self.device as u16).to_le_bytes());
         bytes.extend_from_slice(&self.at.hash.to_le_bytes());
+        bytes.extend_from_slice(&switches.to_le_bytes());
         bytes.extend_from_slice(&self.at.after);
         Cursor::at(bytes.into())
     }
@@ -80,11 +86,13 @@ impl KvssdSession {
         if self.pairs.is_empty() {
             return;
         }
+        let array = Arc::clone(&self.array);
+        let layout = array.layout.read();
         let mut shares: BTreeMap<usize, Vec<KeyedCommand>> = BTreeMap::new();
         for command in self.pairs.drain(..) {
-            shares.entry(self.array.device_of(command.key.bytes())).or_default().push(command);
+            shares.entry(layout.map().device_of(command.key.bytes())).or_default().push(command);
         }
-        if let Err(error) = self.array.reserve_marks() {
+        if let Err(error) = array.reserve_marks(&layout) {
             // Without a mark nothing can be stored; reads go on.
             for share in shares.values_mut() {
                 let (puts, rest) = std::mem::take(share)
@@ -96,10 +104,7 @@ impl KvssdSession {
             }
         }
         for (number, share) in shares {
-            match &mut *self.array.devices[number].lock() {
-                Some(device) => device.answer(&self.array.marks, share, answered),
-                None => answered.extend(share.iter().map(|command| (command.ticket, Err(closed())))),
-            }
+            layout.answer(&array.marks, number, share, answered);
         }
     }
 }
@@ -178,46 +183,60 @@ fn checked_key(key: &[u8]) -> Result<PairKey> {
 
 impl Array {
     fn answer_group(&self, command: GroupCommand) -> Result<Answer> {
+        // No shard changes its device until this is answered.
+        let layout = self.layout.read();
         match command {
-            GroupCommand::Walk(group, from, pairs) => self.walk(group, from, pairs),
-            GroupCommand::Count(group) => {
-                let mut counted = 0;
-                for device in &self.devices {
-                    counted += device.lock().as_mut().ok_or_else(closed)?.count(group)?;
-                }
-                Ok(Answer::Counted(counted))
-            }
-            GroupCommand::Clear(group) => {
-                self.on_each(|device| device.clear(group)).map(|()| Answer::Cleared)
-            }
-            GroupCommand::Persist => self.on_each(|device| device.persist()).map(|()| Answer::Persisted),
+            GroupCommand::Walk(group, from, pairs) => walk(&layout, group, from, pairs),
+            GroupCommand::Count(group) => count(&layout, group).map(Answer::Counted),
+            GroupCommand::Clear(group) => layout.clear(group).map(|()| Answer::Cleared),
+            GroupCommand::Persist => layout.on_each(ArrayDevice::persist).map(|()| Answer::Persisted),
         }
     }
+}
 
-    /// Pairs of one device after the other, until there are so many.
-    fn walk(&self, group: u32, from: WalkPlace, pairs: usize) -> Result<Answer> {
-        let mut walked: Vec<Pair> = Vec::new();
-        let mut place = from;
-        while place.device < self.devices.len() && walked.len() < pairs {
-            let at = place.at.clone();
-            let step = match &mut *self.devices[place.device].lock() {
-                Some(device) => device.walk(group, at, pairs - walked.len()),
-                None => Err(closed()),
-            };
-            match step {
-                Ok((more, next)) => {
-                    walked.extend(more);
-                    place = match next {
-                        Some(at) => WalkPlace { at, ..place },
-                        None => WalkPlace { device: place.device + 1, at: KeyPlace::default() },
-                    };
-                }
-                // It is told as the walk comes here again.
-                Err(_) if !walked.is_empty() => break,
-                Err(error) => return Err(error),
-            }
-        }
-        let next = (place.device < self.devices.len()).then(|| place.cursor(group));
-        Ok(Answer::Walked(walked, next))
+/// Each pair once, by the device that its shard is on.
+fn count(layout: &Layout, group: u32) -> Result<u64> {
+    let map = layout.map();
+    let mut counted = 0;
+    for number in layout.numbers() {
+        let of_device = layout.with(number, |device| match map.may_have_others(number) {
+            false => device.count(group),
+            true => device.count_own(group, |key| map.device_of(key) == number),
+        });
+        counted += of_device.unwrap_or_else(|| Err(closed()))?;
     }
+    Ok(counted)
+}
+
+/// Pairs of one device after the other, until so many were looked at. A walk that began before shards changed their device begins anew: what it has not come by may be where it was already.
+fn walk(layout: &Layout, group: u32, from: WalkPlace, pairs: usize) -> Result<Answer> {
+    let map = layout.map();
+    let mut walked: Vec<Pair> = Vec::new();
+    let is_old = from.switches.is_some_and(|switches| switches != map.switches);
+    let WalkPlace { device, mut at, .. } = if is_old { WalkPlace::START } else { from };
+    let mut left = pairs;
+    let mut next = layout.numbers_from(device).next();
+    // Of a device that is there no more there is no place.
+    if next != Some(device) {
+        at = KeyPlace::default();
+    }
+    while let Some(number) = next.filter(|_| left > 0) {
+        let is_told = |key: &[u8]| map.device_of(key) == number;
+        let step = layout.with(number, |device| device.walk(group, at.clone(), left, is_told));
+        match step.unwrap_or_else(|| Err(closed())) {
+            Ok(step) => {
+                left -= step.looked_at.max(step.pairs.len()).min(left);
+                walked.extend(step.pairs);
+                (next, at) = match step.next {
+                    Some(at) => (Some(number), at),
+                    None => (layout.numbers_from(number + 1).next(), KeyPlace::default()),
+                };
+            }
+            // It is told as the walk comes here again.
+            Err(_) if left < pairs => break,
+            Err(error) => return Err(error),
+        }
+    }
+    let cursor = next.map(|device| WalkPlace { device, at, switches: None }.cursor(group, map.switches));
+    Ok(Answer::Walked(walked, cursor))
 }

@@ -2,6 +2,9 @@
 
 mod crashes;
 mod failures;
+mod moves;
+mod moves_cut;
+mod moves_under_load;
 mod opening;
 
 use std::collections::BTreeMap;
@@ -78,6 +81,15 @@ fn get(session: &mut dyn Session, key: &[u8]) -> Result<Option<Pair>> {
         Answer::Got(pair) => Ok(pair),
         other => panic!("{other:?}"),
     }
+}
+
+fn map_of(backend: &KvssdBackend) -> ArrayMap {
+    backend.array.layout.read().map().clone()
+}
+
+/// The number of the device that has a key.
+fn owner(backend: &KvssdBackend, key: &[u8]) -> usize {
+    map_of(backend).device_of(key)
 }
 
 fn kind<T: fmt::Debug>(result: Result<T>) -> ErrorKind {
@@ -270,7 +282,7 @@ fn what_cannot_be_is_refused_at_once() {
     let too_long = Command::Put { key: &key(1), value: &value, expect: Expect::Any };
     assert_eq!(kind(session.start(too_long)), ErrorKind::Invalid);
     put(&mut *backend.session().unwrap(), &key(1), &value[1..], Expect::Any).unwrap();
-    for strange in [&b""[..], b"ab", &[0; 20]] {
+    for strange in [&b""[..], b"ab", &[0; 30]] {
         let from = Cursor::at(strange.into());
         let walk = Command::Walk { group: GROUP, from, pairs: 1 };
         assert_eq!(kind(session.start(walk)), ErrorKind::Invalid);

@@ -113,10 +113,17 @@ fn text(file: &Path, device: &DeviceOverview, place: &Result<Option<ArrayPlace>,
 
 fn place_text(place: &Result<Option<ArrayPlace>, ArrayError>) -> String {
     match place {
+        Ok(Some(place)) if place.device() == 0 => {
+            format!("removed from array {:032x}, generation {}", place.array_id(), place.generation())
+        }
         Ok(Some(place)) => {
             let (own, shards) = place.shards();
+            let (go, come) = place.moving();
+            let moving =
+                if go + come > 0 { format!(", {go} going and {come} coming") } else { String::new() };
+            let strays = if place.has_strays() { ", pairs of others to be deleted" } else { "" };
             format!(
-                "device {} of {} of array {:032x}, generation {}, {own} of {shards} shards of keys",
+                "device {} of {} of array {:032x}, generation {}, {own} of {shards} shards of keys{moving}{strays}",
                 place.device(),
                 place.devices(),
                 place.array_id(),

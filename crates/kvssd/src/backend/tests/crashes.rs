@@ -25,7 +25,7 @@ impl Script {
         persisted.iter_mut().zip(&begin).for_each(|(of, &ops)| of.push((ops, 0)));
         for n in 0..commands {
             let key = key(random.below(30));
-            let device = backend.array.device_of(&key);
+            let device = owner(&backend, &key);
             let value = vec![n as u8; random.below(1_500) as usize];
             let seen = get(&mut *session, &key).unwrap();
             let expect = seen.as_ref().map_or(Expect::Absent, |pair| Expect::Same(pair.mark));
@@ -59,7 +59,7 @@ impl Script {
             .unwrap_or_else(|error| panic!("device {device} at {op}, {kind:?}: {error}"));
         let found: BTreeMap<Vec<u8>, Vec<u8>> = walk(&mut *backend.session().unwrap(), GROUP, 50)
             .into_iter()
-            .filter(|pair| backend.array.device_of(&pair.key) == device)
+            .filter(|pair| owner(&backend, &pair.key) == device)
             .map(|pair| (pair.key.to_vec(), pair.value.to_vec()))
             .collect();
         let begun = self.changes[device].iter().filter(|(ops, _)| *ops <= op).count();

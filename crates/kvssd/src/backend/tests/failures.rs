@@ -4,8 +4,8 @@ use super::*;
 
 /// Keys of each device, of the first so many.
 fn keys_by_device(backend: &KvssdBackend, keys: u64) -> Vec<Vec<u64>> {
-    let mut of = vec![Vec::new(); backend.array.devices.len()];
-    (0..keys).for_each(|n| of[backend.array.device_of(&key(n))].push(n));
+    let mut of = vec![Vec::new(); backend.array.layout.read().numbers().count()];
+    (0..keys).for_each(|n| of[owner(backend, &key(n))].push(n));
     of
 }
 

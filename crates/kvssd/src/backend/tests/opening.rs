@@ -144,8 +144,8 @@ fn no_file_is_made_where_one_that_is_there_is_refused() {
 fn rows_without_a_map_in_force_are_left_alone() {
     let sims = filled(sims(1));
     let backend = open(&media(&sims)).unwrap();
-    let map = ArrayMap { generation: 0, marks: 1, ..backend.array.map.clone() };
-    backend.array.devices[0].lock().as_mut().unwrap().store_map(&map).unwrap();
+    let map = ArrayMap { generation: 0, marks: 1, ..map_of(&backend) };
+    backend.array.layout.read().with(0, |device| device.store_map(&map)).unwrap().unwrap();
     backend.close().unwrap();
     let refused = open(&media(&sims)).unwrap_err();
     assert!(matches!(refused, ArrayError::Map { device: 1 }), "{refused}");
@@ -218,4 +218,28 @@ fn openings_that_are_cut_off_leave_a_generation_between_devices_at_most() {
         }
     }
     assert!(cuts > 20, "{cuts}");
+}
+
+/// An array whose maps are in the format before this one is opened, with all that it had, and changes from then on.
+#[test]
+fn an_array_of_the_format_before_is_opened() {
+    let sims = three();
+    let backend = open(&media(&sims)).unwrap();
+    for number in 0..3u16 {
+        let mut bytes = ArrayMap { device: number, ..map_of(&backend) }.encode();
+        bytes.truncate(44 + 2 * map::SHARDS);
+        bytes[4] = 1;
+        // Without the bits that say who is of the array.
+        (0..3).for_each(|n| bytes[44 + 2 * n + 1] = 0);
+        let crc = hedgerow_device::crc32c(0, &bytes[4..]);
+        bytes[..4].copy_from_slice(&crc.to_le_bytes());
+        let store = |device: &mut array_device::ArrayDevice| device.store_own(b"map", bytes);
+        backend.array.layout.read().with(usize::from(number), store).unwrap().unwrap();
+    }
+    drop(backend);
+    has_all(&sims);
+    let backend = open(&media(&sims)).unwrap();
+    backend.remove_device(1).unwrap().run().unwrap();
+    backend.close().unwrap();
+    has_all(&[sims[0].clone(), sims[2].clone()]);
 }
