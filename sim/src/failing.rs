@@ -32,6 +32,7 @@ impl BackendFault {
     fn error(self, command: &Command<'_>) -> Error {
         let has_condition = match command {
             Command::Put { expect, .. } | Command::Delete { expect, .. } => *expect != Expect::Any,
+            Command::Batch { changes } => changes.iter().any(|change| change.expect != Expect::Any),
             _ => false,
         };
         let kind = match self {

@@ -8,7 +8,8 @@
 //! |---|---|---|
 //! | rows: read, put, update, delete, modify, increment, compare and set, expiry, evolution, walk | yes | yes |
 //! | update without reading the row | yes: a delta | no: read, changed, written if it is still the same |
-//! | a batch of several rows; a scan in order; a snapshot | yes | `Unsupported` |
+//! | a batch of several rows | yes | on key-value devices, and in memory if wanted; else `Unsupported` |
+//! | a scan in order; a snapshot | yes | `Unsupported` |
 //! | who writes | one process | whoever has the backend |
 //! | `len` | exact | about, while others write |
 
@@ -38,7 +39,7 @@ pub enum StoreTable {
     Pairs(PairTable),
 }
 
-/// Changes of a [`Store`] that happen together: of several rows in the tiered one, of one row elsewhere.
+/// Changes of a [`Store`] that happen together: of several rows in the tiered one and on key-value devices, of one row elsewhere.
 pub enum StoreBatch {
     /// For the tiered store.
     Tiered(Batch),

@@ -7,12 +7,15 @@
 //! A session's poll carries out what was started, on the caller's thread: as long as the devices take, which in [`AckMode::Immediate`] is a sync. There is no thread.
 
 mod array_device;
+mod batch;
 mod failure;
+mod intent;
 mod layout;
 mod map;
 mod mover;
 mod opening;
 mod place;
+mod redo;
 mod session;
 
 use std::fmt;
@@ -32,6 +35,7 @@ use crate::device::{AckMode, Device, DeviceOptions, OpenReport};
 use crate::flash::geometry::Geometry;
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, RwLock};
 use failure::{closed, refused};
+use intent::{INTENT_BYTES, Intents};
 use layout::Layout;
 use map::{ArrayMap, DEVICES_MAX, MapWork};
 use opening::MemberDevices;
@@ -91,6 +95,8 @@ struct Array {
     /// The next mark, and the first that no device has set aside.
     marks: AtomicU64,
     marks_end: AtomicU64,
+    /// What batches are about to do. Nobody who has it asks for the lock of a device.
+    intents: Mutex<Intents>,
     /// Held while more are set aside.
     reserving: Mutex<()>,
     is_closed: AtomicBool,
@@ -107,8 +113,9 @@ impl KvssdBackend {
         media: &[ArrayMedium],
         options: &KvssdOptions,
     ) -> std::result::Result<KvssdBackend, ArrayError> {
-        let (map, devices) = opening::open(media, options)?;
-        Ok(KvssdBackend { array: Arc::new(Array::new(map, devices, options.clone())) })
+        let (map, mut devices) = opening::open(media, options)?;
+        let intents = redo::redo(&map, &mut devices)?;
+        Ok(KvssdBackend { array: Arc::new(Array::new(map, devices, intents, options.clone())) })
     }
 
     /// What opening found damaged on each device.
@@ -204,7 +211,11 @@ impl Backend for KvssdBackend {
 
     fn close(&self) -> Result<()> {
         self.array.is_closed.store(true, Ordering::Release);
-        self.array.layout.read().close()
+        let layout = self.array.layout.read();
+        // What is left of intents the next opening does.
+        let settled = self.array.settle_intents(&layout).map_err(Error::from);
+        let is_closed = layout.close();
+        settled.and(is_closed)
     }
 }
 
@@ -220,7 +231,7 @@ impl Drop for MoveTurn {
 }
 
 impl Array {
-    fn new(map: ArrayMap, mut devices: MemberDevices, options: KvssdOptions) -> Array {
+    fn new(map: ArrayMap, mut devices: MemberDevices, intents: Intents, options: KvssdOptions) -> Array {
         let value_bytes_max = devices.values().map(|device| device.value_bytes_max()).min().unwrap_or(0);
         let reports = devices.values_mut().map(|device| device.device().open_report().clone()).collect();
         let capabilities = Capabilities {
@@ -229,6 +240,8 @@ impl Array {
             value_bytes_max,
             depth_max: DEPTH_MAX,
             persists: true,
+            // Its intent is one pair.
+            batch_bytes_max: value_bytes_max.saturating_sub(INTENT_BYTES),
         };
         Array {
             marks: AtomicU64::new(map.marks - MARKS_RESERVED),
@@ -236,6 +249,7 @@ impl Array {
             layout: RwLock::new(Layout::new(map, devices)),
             is_moving: AtomicBool::new(false),
             options,
+            intents: Mutex::new(intents),
             reserving: Mutex::new(()),
             is_closed: AtomicBool::new(false),
             capabilities,
@@ -273,6 +287,11 @@ impl Array {
         added: Option<(usize, array_device::ArrayDevice)>,
         change: impl FnOnce(&mut ArrayMap),
     ) -> std::result::Result<(), ArrayError> {
+        // Those that are on a device which goes would be lost, with what they say is left to be done.
+        self.settle_intents(layout)?;
+        if self.intents.lock().len() > 0 {
+            return Err(ArrayError::HalfDone);
+        }
         let mut map = ArrayMap { marks: self.marks_end.load(Ordering::Acquire), ..layout.map().clone() };
         change(&mut map);
         layout.put_in_force(map, added)

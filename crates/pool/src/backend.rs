@@ -34,6 +34,7 @@ const CAPABILITIES: Capabilities = Capabilities {
     value_bytes_max: OBJECT_BYTES_MAX - OBJECT_HEADER_BYTES - KEY_BYTES_MAX,
     depth_max: 64,
     persists: false,
+    batch_bytes_max: 0,
 };
 
 /// Rows in the pool that a compute node works on. All clones have the same node; it ends with the last of them and of their sessions.

@@ -13,9 +13,10 @@
 
 pub mod memory;
 
+use std::collections::HashSet;
 use std::time::Duration;
 
-use crate::Result;
+use crate::{Error, ErrorKind, Result};
 
 /// Bytes of a group at the front of a key: the table's number.
 pub const GROUP_BYTES: usize = 4;
@@ -23,6 +24,28 @@ pub const GROUP_BYTES: usize = 4;
 /// The key of the pair that keeps the row with this key of this table.
 pub fn pair_key(table: u32, key: &[u8]) -> Vec<u8> {
     [&table.to_be_bytes(), key].concat()
+}
+
+/// For backends: what is wrong with a batch by itself.
+///
+/// # Errors
+/// `Invalid`: it comes to more than this, or has a key twice.
+pub fn check_batch(changes: &[PairChange<'_>], bytes_max: usize) -> Result<()> {
+    let bytes = batch_bytes(changes);
+    if bytes > bytes_max {
+        let message = format!("a batch of {bytes} bytes with its keys; here it has at most {bytes_max}");
+        return Err(Error::invalid(message));
+    }
+    let mut keys = HashSet::with_capacity(changes.len());
+    match changes.iter().all(|change| keys.insert(change.key)) {
+        true => Ok(()),
+        false => Err(Error::invalid("a batch changes each pair once, and a key is in this one twice")),
+    }
+}
+
+/// For backends that have no batches.
+pub fn no_batches() -> Error {
+    Error::new(ErrorKind::Unsupported, "this store changes one pair at a time")
 }
 
 /// A backend that keeps pairs.
@@ -62,6 +85,19 @@ pub struct Capabilities {
     pub depth_max: usize,
     /// Whether [`Command::Persist`] makes anything durable; else it is `Unsupported`.
     pub persists: bool,
+    /// How much one [`Command::Batch`] may come to, as [`batch_bytes`] counts; 0 where they are `Unsupported`.
+    pub batch_bytes_max: usize,
+}
+
+/// Bytes that a change counts in a batch besides those of its key and its value.
+pub const CHANGE_BYTES: usize = 32;
+
+/// How much the changes of a batch come to.
+pub fn batch_bytes(changes: &[PairChange<'_>]) -> usize {
+    let of = |change: &PairChange<'_>| {
+        CHANGE_BYTES + change.key.len() + change.becomes.value().map_or(0, <[u8]>::len)
+    };
+    changes.iter().map(of).sum()
 }
 
 /// One caller's way to a backend. What is under way as it is dropped happens or does not, and nobody is told.
@@ -123,6 +159,12 @@ pub enum Command<'a> {
         /// What must be there; else the answer is `Conflict`, and nothing was removed.
         expect: Expect,
     },
+    /// Several pairs change together, or none does: [`Answer::Batched`]. Nobody sees some of it: a pair of it as it is to be is never seen before another as it was. Each key is
+    /// there once. After a crash it is as if it had happened or not, whatever the backend loses besides; it is durable as a [`Command::Put`] is.
+    Batch {
+        /// What is to become of each.
+        changes: Vec<PairChange<'a>>,
+    },
     /// Some pairs of a group, in any order: [`Answer::Walked`]. A pair that is there throughout a walk comes at least once.
     Walk {
         /// The table's number.
@@ -144,6 +186,38 @@ pub enum Command<'a> {
     },
     /// Makes durable what was answered before: [`Answer::Persisted`].
     Persist,
+}
+
+/// What is to become of one pair of a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PairChange<'a> {
+    /// The pair's key.
+    pub key: &'a [u8],
+    /// What must be there; else the answer is `Conflict`, and nothing of the batch happened.
+    pub expect: Expect,
+    /// What is to be there.
+    pub becomes: Becomes<'a>,
+}
+
+/// What a pair becomes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Becomes<'a> {
+    /// It stays as it is.
+    Unchanged,
+    /// It has this value.
+    Value(&'a [u8]),
+    /// There is none.
+    Nothing,
+}
+
+impl<'a> Becomes<'a> {
+    /// The value that it has, if it gets one.
+    pub fn value(self) -> Option<&'a [u8]> {
+        match self {
+            Becomes::Value(value) => Some(value),
+            Becomes::Unchanged | Becomes::Nothing => None,
+        }
+    }
 }
 
 /// What must be under a key for a command to happen.
@@ -215,6 +289,8 @@ pub enum Answer {
     Stored(Mark),
     /// Whether there was one.
     Deleted(bool),
+    /// All of it happened; of each change in its order the mark of what was stored, if something was.
+    Batched(Vec<Option<Mark>>),
     /// Pairs, and where to go on; `None` at the end.
     Walked(Vec<Pair>, Option<Cursor>),
     /// So many.

@@ -17,7 +17,8 @@
 //! | `pairs/exchange.rs` | commands together, and their answers |
 //!
 //! **One row is one step.** A change is a conditional write of one pair, so a row changes whole or not at all, whoever else writes, in this process or
-//! in another. Nothing spans two rows: there are no batches, snapshots, nor scans in order; who asks for one is told `Unsupported`.
+//! in another. What spans several rows is a [batch](crate::backend::Command::Batch) of conditional writes, where the backend has them; else who asks for it is told
+//! `Unsupported`, as who asks for a snapshot, or a scan in order, always is.
 //!
 //! **Everybody has the same tables**: they are pairs, too, and each attempt looks at them first. A change of a table's schema is there for all attempts
 //! that begin after it. Clearing a table gives its rows another group, at once; what an attempt that had begun before writes into the old one

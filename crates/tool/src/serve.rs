@@ -267,7 +267,7 @@ pub fn prepare_by(args: &Args, clock: Clock) -> Result<Ready, String> {
         StoreUrl::Tiered(_, dir) => {
             prepare_with(args, clock, |options, clock| Db::open_with_clock(&dir, options, clock))
         }
-        StoreUrl::Memory => prepare_over(args, clock, Arc::new(MemoryBackend::default())),
+        StoreUrl::Memory => prepare_over(args, clock, Arc::new(MemoryBackend::with_batches())),
         StoreUrl::Kvssd(url) => prepare_devices(args, clock, &url),
         StoreUrl::Pool(url) => prepare_pool(args, clock, &url),
         StoreUrl::Null => Err("null is no store".into()),

@@ -60,7 +60,9 @@ impl PairRunner {
         }
         let done = self.run(op);
         let is_refused = match &done {
-            Err(error) if error.kind() == ErrorKind::Unsupported => may_be_refused(op),
+            Err(error) if error.kind() == ErrorKind::Unsupported => {
+                may_be_refused(op, self.backend.capabilities().batch_bytes_max > 0)
+            }
             Err(error) => self.is_over_its_limit(error),
             Ok(_) => false,
         };
@@ -130,9 +132,9 @@ impl PairRunner {
 }
 
 /// Whether a store of pairs may refuse it.
-fn may_be_refused(op: &Op) -> bool {
+fn may_be_refused(op: &Op, has_batches: bool) -> bool {
     match op {
-        Op::Batch { parts, .. } => {
+        Op::Batch { parts, .. } if !has_batches => {
             let row = |part: &Part| (part.table, op::key(part.key));
             parts.iter().any(|part| row(part) != row(&parts[0]))
         }

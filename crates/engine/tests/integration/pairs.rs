@@ -19,17 +19,20 @@ use hedgerow_sim::{
 #[derive(Debug, Clone, Copy)]
 enum Pairs {
     Memory,
+    /// The same, where several pairs may change together.
+    Batches,
     /// Three key-value devices in memory.
     Kvssd,
 }
 
 impl Pairs {
-    const ALL: [Pairs; 2] = [Pairs::Memory, Pairs::Kvssd];
+    const ALL: [Pairs; 3] = [Pairs::Memory, Pairs::Batches, Pairs::Kvssd];
 
     /// An empty one.
     fn open(self) -> Arc<dyn Backend> {
         match self {
             Pairs::Memory => Arc::new(MemoryBackend::default()),
+            Pairs::Batches => Arc::new(MemoryBackend::with_batches()),
             Pairs::Kvssd => {
                 let geometry = Geometry { page_bytes: 32 << 10, block_bytes: 8 << 20, blocks: 16 };
                 let options = KvssdOptions { geometry: Some(geometry), ..KvssdOptions::default() };
@@ -64,7 +67,7 @@ fn rows_over_pairs_answer_like_their_model() {
         keys: [24, 96, 400][(seed % 3) as usize],
         // A row on a device has a megabyte at most.
         value_bytes_max: match pairs {
-            Pairs::Memory => [60_000, 400, 20_000, 400_000][(seed % 4) as usize],
+            Pairs::Memory | Pairs::Batches => [60_000, 400, 20_000, 400_000][(seed % 4) as usize],
             Pairs::Kvssd => [20_000, 400, 9_000, 40_000][(seed % 4) as usize],
         },
         ..Taste::default()

@@ -10,12 +10,15 @@ use hedgerow_row::le_bytes::u64_at;
 use hedgerow_row::{Error, ErrorKind, Result as RowResult};
 
 use super::failure::{conflict, refused, refused_change};
+use super::intent::{INTENT_GROUP, Intent, MarkedChange};
 use crate::code::{KvError, Result};
 use crate::command::{
     IteratorContent, KeyPattern, KeyPlace, KvAnswer, KvCommand, LIST_KEYS_MAX, PairKey, SpaceId, StoreMode,
     batch_entries,
 };
 use crate::device::{Device, Out};
+use crate::flash::footer::ENTRY_BYTES;
+use crate::flash::record::record_bytes;
 use crate::sync::{AtomicU64, Ordering};
 
 /// Bytes of a mark, in front of a value.
@@ -137,6 +140,106 @@ impl ArrayDevice {
         self.run([command]).pop().map_or_else(|| Err(closed()), |(_, result, _)| result)
     }
 
+    /// Keeps what batches are about to do, by the marks of their first changes.
+    pub(super) fn store_intents(&mut self, intents: Vec<(u64, Vec<u8>)>) -> Vec<Result<()>> {
+        let space = self.own;
+        let stores = intents.into_iter().map(|(mark, value)| {
+            let key = PairKey::new(&Intent::key_of(mark))?;
+            Ok(KvCommand::Store { space, key, value, mode: StoreMode::Post })
+        });
+        self.run_all(stores.collect())
+    }
+
+    /// Removes them.
+    pub(super) fn drop_intents(&mut self, marks: &[u64]) -> Vec<Result<()>> {
+        let space = self.own;
+        let deletes = marks.iter().map(|&mark| {
+            let key = PairKey::new(&Intent::key_of(mark))?;
+            Ok(KvCommand::Delete { space, key, must_exist: false })
+        });
+        self.run_all(deletes.collect())
+    }
+
+    /// What was kept and not removed.
+    pub(super) fn intents(&mut self) -> Result<Vec<Intent>> {
+        let (mut intents, mut from) = (Vec::new(), Some(KeyPlace::default()));
+        while let Some(place) = from {
+            let list = KvCommand::ListKeys { space: self.own, group: INTENT_GROUP, from: place, keys: 256 };
+            let (keys, unreadable, next) = match self.call(list)? {
+                KvAnswer::Keys { keys, unreadable, next } => (keys, unreadable, next),
+                _ => (Vec::new(), 0, None),
+            };
+            if unreadable > 0 {
+                return Err(KvError::Damaged {
+                    offset: 0,
+                    what: "what a change of several pairs was about to do",
+                });
+            }
+            for key in keys {
+                intents.push(self.intent(key)?);
+            }
+            from = next;
+        }
+        Ok(intents)
+    }
+
+    fn intent(&mut self, key: PairKey) -> Result<Intent> {
+        let buffer = vec![0; self.device.geometry().value_bytes_max() as usize];
+        let read = KvCommand::Retrieve { space: self.own, key, offset: 0, buffer, delete: false };
+        let damaged = KvError::Damaged { offset: 0, what: "what a change of several pairs was about to do" };
+        match self.run([read]).pop() {
+            Some((_, Ok(_), bytes)) => Intent::decode(&bytes).ok_or(damaged),
+            Some((_, Err(error), _)) => Err(error),
+            None => Err(damaged),
+        }
+    }
+
+    /// Makes changes, each with its mark.
+    pub(super) fn make_changes(&mut self, changes: Vec<(&MarkedChange, u64)>) -> Vec<Result<()>> {
+        let space = self.rows;
+        let commands = changes.into_iter().map(|(MarkedChange { key, value }, mark)| {
+            let key = key.clone();
+            Ok(match value {
+                Some(value) => {
+                    let value = [&mark.to_le_bytes(), &value[..]].concat();
+                    KvCommand::Store { space, key, value, mode: StoreMode::Post }
+                }
+                None => KvCommand::Delete { space, key, must_exist: false },
+            })
+        });
+        self.run_all(commands.collect())
+    }
+
+    /// How each of these ends. What is wrong by itself is not begun.
+    fn run_all(&mut self, commands: Vec<Result<KvCommand>>) -> Vec<Result<()>> {
+        let mut results: Vec<Result<()>> = Vec::with_capacity(commands.len());
+        let (mut begun, mut right) = (Vec::new(), Vec::new());
+        for (place, command) in commands.into_iter().enumerate() {
+            results.push(match command {
+                Ok(command) => {
+                    begun.push(place);
+                    right.push(command);
+                    Err(KvError::Closed { why: "it did not answer".into() })
+                }
+                Err(error) => Err(error),
+            });
+        }
+        for (number, result, _) in self.run(right) {
+            results[begun[number]] = result.map(drop);
+        }
+        results
+    }
+
+    /// Has the device make room for so many bytes, as [`ArrayDevice::charge`] counts.
+    pub(super) fn make_room(&mut self, bytes: u64) -> Result<()> {
+        self.device.make_room(bytes)
+    }
+
+    /// What a pair takes of the device's capacity.
+    pub(super) fn charge(key_bytes: usize, value_bytes: usize) -> u64 {
+        (record_bytes(key_bytes, value_bytes) + ENTRY_BYTES) as u64
+    }
+
     /// Stores a pair of the array's own, durably.
     pub(super) fn store_own(&mut self, key: &[u8], value: Vec<u8>) -> Result<()> {
         let (space, key) = (self.own, PairKey::new(key)?);
@@ -220,7 +323,7 @@ impl ArrayDevice {
     }
 
     /// The marks of the pairs under these keys.
-    fn marks_of(&mut self, keys: Vec<PairKey>) -> Vec<Result<Option<Mark>>> {
+    pub(super) fn marks_of(&mut self, keys: Vec<PairKey>) -> Vec<Result<Option<Mark>>> {
         let (space, count) = (self.rows, keys.len());
         let head = |key| {
             let buffer = vec![0; MARK_BYTES];
@@ -518,7 +621,7 @@ impl Asks {
 }
 
 /// Of a read: what cannot be read is damage to a row, whoever says so.
-fn pair_refused(device: usize, error: &KvError) -> Error {
+pub(super) fn pair_refused(device: usize, error: &KvError) -> Error {
     match error {
         KvError::ReadFault { .. } => Error::corrupted(format!("device {}: {error}", device + 1)),
         error => refused(device, error),

@@ -93,6 +93,8 @@ pub enum ArrayError {
         /// What it must take.
         needs: usize,
     },
+    /// A change of several keys was cut short by a device that failed: the array is to be opened anew before shards are moved.
+    HalfDone,
     /// Shards are moved by somebody else: one at a time.
     Moving,
     /// The backend was closed.
@@ -146,6 +148,9 @@ impl fmt::Display for ArrayError {
                 f,
                 "the device takes values of {takes} bytes at most, and those of the array have up to {needs}"
             ),
+            ArrayError::HalfDone => {
+                write!(f, "a change of several keys was cut short: open the array anew, which finishes it")
+            }
             ArrayError::Moving => write!(f, "shards of the array are being moved already"),
             ArrayError::Closed => write!(f, "the backend was closed"),
             ArrayError::Version { device, found } => {
@@ -175,6 +180,7 @@ impl From<ArrayError> for Error {
             ArrayError::Map { .. } | ArrayError::Stale { .. } => ErrorKind::Corrupted,
             ArrayError::Version { .. } => ErrorKind::Version,
             ArrayError::Closed => ErrorKind::Closed,
+            ArrayError::HalfDone => ErrorKind::Unavailable,
             ArrayError::Moving => ErrorKind::Busy,
             ArrayError::NumbersSpent { .. } => ErrorKind::Full,
             ArrayError::Removed { .. }

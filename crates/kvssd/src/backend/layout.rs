@@ -94,34 +94,38 @@ impl Layout {
         failed
     }
 
-    /// Removes all pairs of a group. Where shards are on the move nothing is copied meanwhile: it would come back.
-    pub(super) fn clear(&self, group: u32) -> RowResult<()> {
-        if self.map.moves.is_empty() {
-            return self.on_each(|device| device.clear(group));
-        }
+    /// Removes all pairs of a group, with all devices locked: where shards are on the move nothing is copied meanwhile, which would come back. False, and nothing was done, if they are held by then.
+    pub(super) fn clear(&self, group: u32, is_held: impl FnOnce() -> bool) -> RowResult<bool> {
         let mut locked = self.lock(self.numbers());
+        if is_held() {
+            return Ok(false);
+        }
         let mut failed = Ok(());
         for number in self.numbers() {
-            let Some(device) = locked.device(number) else { return Err(closed()) };
+            let Some(device) = locked.device(number) else {
+                failed = failed.and(Err(closed()));
+                continue;
+            };
             let cleared = device.clear(group);
-            if cleared.is_err() {
+            if cleared.is_err() && !self.map.moves.is_empty() {
                 // What is left, and where, nobody knows.
                 let why = "a table could not be cleared".into();
                 self.spoil(device_failed(device, KvError::Closed { why }));
             }
             failed = failed.and(cleared);
         }
-        failed
+        failed.map(|()| true)
     }
 
-    /// Carries out commands on keys of one device. What changes of a shard on the move changes on both of its devices before anybody sees either.
+    /// Carries out commands on keys of one device, but those that are held by then, which are given back. What changes of a shard on the move changes on both of its devices before anybody sees either.
     pub(super) fn answer(
         &self,
         marks: &AtomicU64,
         owner: usize,
         commands: Vec<KeyedCommand>,
+        is_held: impl FnMut(&KeyedCommand) -> bool,
         answered: &mut PairAnswers,
-    ) {
+    ) -> Vec<KeyedCommand> {
         let moving: HashMap<Ticket, (PairKey, usize)> = commands
             .iter()
             .filter(|command| !matches!(command.change, KeyedChange::Get))
@@ -132,9 +136,10 @@ impl Layout {
             .collect();
         let targets = moving.values().map(|(_, to)| *to);
         let mut locked = self.lock(targets.chain([owner]));
+        let (held, commands): (Vec<_>, Vec<_>) = commands.into_iter().partition(is_held);
         let Some(device) = locked.device(owner) else {
             answered.extend(commands.iter().map(|command| (command.ticket, Err(closed()))));
-            return;
+            return held;
         };
         let begin = answered.len();
         device.answer(marks, commands, answered);
@@ -150,9 +155,20 @@ impl Layout {
             if !has_changed || !copied.insert(key.bytes()) || self.is_spoiled() {
                 continue;
             }
-            if let Err(error) = locked.copy(key, owner, *to) {
-                self.spoil(error);
-            }
+            self.copy_changed(&mut locked, key, (owner, *to));
+        }
+        held
+    }
+
+    /// After a pair of a shard on the move has changed, or may have: it changes where the shard goes, too, or the move does not end well.
+    pub(super) fn copy_changed(
+        &self,
+        locked: &mut LockedDevices<'_>,
+        key: &PairKey,
+        (from, to): (usize, usize),
+    ) {
+        if let Err(error) = locked.copy(key, from, to) {
+            self.spoil(error);
         }
     }
 

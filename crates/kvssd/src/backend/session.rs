@@ -7,12 +7,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hedgerow_row::backend::{Answer, Command, Cursor, GROUP_BYTES, Pair, Session, Ticket};
+use hedgerow_row::backend::{
+    Answer, Becomes, Capabilities, Command, Cursor, GROUP_BYTES, Pair, PairChange, Session, Ticket,
+    check_batch,
+};
 use hedgerow_row::le_bytes::{u16_at, u32_at, u64_at};
 use hedgerow_row::{Error, ErrorKind, Result};
 
 use super::Array;
 use super::array_device::{ArrayDevice, KeyedChange, KeyedCommand, MARK_BYTES, PairAnswers};
+use super::batch::{ExpectedChange, KeyedBatch, KeyedBecomes};
 use super::failure::closed;
 use super::layout::Layout;
 use crate::command::{KEY_BYTES_MAX, KeyPlace, LIST_KEYS_MAX, PairKey};
@@ -24,6 +28,7 @@ pub(super) const DEPTH_MAX: usize = 256;
 pub(super) struct KvssdSession {
     array: Arc<Array>,
     pairs: Vec<KeyedCommand>,
+    batches: Vec<KeyedBatch>,
     others: Vec<(Ticket, GroupCommand)>,
     tickets: u64,
 }
@@ -74,25 +79,49 @@ impl WalkPlace {
 
 impl KvssdSession {
     pub(super) fn new(array: Arc<Array>) -> KvssdSession {
-        KvssdSession { array, pairs: Vec::new(), others: Vec::new(), tickets: 0 }
+        KvssdSession { array, pairs: Vec::new(), batches: Vec::new(), others: Vec::new(), tickets: 0 }
     }
 
     fn is_idle(&self) -> bool {
-        self.pairs.is_empty() && self.others.is_empty()
+        self.under_way() == 0
     }
 
+    fn under_way(&self) -> usize {
+        self.pairs.len() + self.batches.len() + self.others.len()
+    }
+}
+
+impl Array {
     /// Carries out commands on pairs, each device's under its lock.
-    fn answer_pairs(&mut self, answered: &mut PairAnswers) {
-        if self.pairs.is_empty() {
-            return;
+    fn answer_pairs(&self, layout: &Layout, commands: Vec<KeyedCommand>, answered: &mut PairAnswers) {
+        let mut left = commands;
+        while !left.is_empty() {
+            left = self.answer_free(layout, left, answered);
+            if left.is_empty() {
+                return;
+            }
+            let settled = self.settle_intents(layout);
+            left.retain(|command| {
+                let may = self.may_be_removed(&settled, |key| key == command.key.bytes());
+                let is_refused = may.is_err();
+                answered.extend(may.err().map(|error| (command.ticket, Err(error))));
+                !is_refused
+            });
         }
-        let array = Arc::clone(&self.array);
-        let layout = array.layout.read();
+    }
+
+    /// The same, but of those that remove a pair of an intent, which are given back: not before that is settled.
+    fn answer_free(
+        &self,
+        layout: &Layout,
+        commands: Vec<KeyedCommand>,
+        answered: &mut PairAnswers,
+    ) -> Vec<KeyedCommand> {
         let mut shares: BTreeMap<usize, Vec<KeyedCommand>> = BTreeMap::new();
-        for command in self.pairs.drain(..) {
+        for command in commands {
             shares.entry(layout.map().device_of(command.key.bytes())).or_default().push(command);
         }
-        if let Err(error) = array.reserve_marks(&layout) {
+        if let Err(error) = self.reserve_marks(layout) {
             // Without a mark nothing can be stored; reads go on.
             for share in shares.values_mut() {
                 let (puts, rest) = std::mem::take(share)
@@ -103,31 +132,43 @@ impl KvssdSession {
                 *share = rest;
             }
         }
+        let mut held = Vec::new();
         for (number, share) in shares {
-            layout.answer(&array.marks, number, share, answered);
+            let is_held = |command: &KeyedCommand| {
+                matches!(command.change, KeyedChange::Delete(_))
+                    && self.intents.lock().has_key(command.key.bytes())
+            };
+            held.extend(layout.answer(&self.marks, number, share, is_held, answered));
         }
+        held
     }
 }
 
 impl Session for KvssdSession {
     fn start(&mut self, command: Command<'_>) -> Result<Ticket> {
         let ticket = Ticket::new(self.tickets + 1);
-        let started = started(command, ticket, self.array.capabilities.value_bytes_max)?;
+        let started = started(command, ticket, &self.array.capabilities)?;
         self.array.check_open()?;
-        if self.pairs.len() + self.others.len() == DEPTH_MAX {
+        if self.under_way() == DEPTH_MAX {
             let message = format!("{DEPTH_MAX} commands are under way in this session, as many as may be");
             return Err(Error::new(ErrorKind::Busy, message));
         }
         self.tickets += 1;
         match started {
             Started::Pair(command) => self.pairs.push(command),
+            Started::Batch(changes) => self.batches.push(KeyedBatch { ticket, changes }),
             Started::Group(command) => self.others.push((ticket, command)),
         }
         Ok(ticket)
     }
 
     fn poll(&mut self, answered: &mut Vec<(Ticket, Result<Answer>)>) {
-        self.answer_pairs(answered);
+        if !self.pairs.is_empty() || !self.batches.is_empty() {
+            // No shard changes its device until these are answered.
+            let layout = self.array.layout.read();
+            self.array.answer_pairs(&layout, std::mem::take(&mut self.pairs), answered);
+            self.array.answer_batches(&layout, std::mem::take(&mut self.batches), answered);
+        }
         for (ticket, command) in self.others.drain(..) {
             answered.push((ticket, self.array.answer_group(command)));
         }
@@ -141,25 +182,27 @@ impl Session for KvssdSession {
 
 enum Started {
     Pair(KeyedCommand),
+    Batch(Vec<ExpectedChange>),
     Group(GroupCommand),
 }
 
 /// A command that borrows nothing, if it can be.
-fn started(command: Command<'_>, ticket: Ticket, value_bytes_max: usize) -> Result<Started> {
+fn started(command: Command<'_>, ticket: Ticket, capabilities: &Capabilities) -> Result<Started> {
     let pair =
         |key: &[u8], change| Ok(Started::Pair(KeyedCommand { ticket, key: checked_key(key)?, change }));
     match command {
         Command::Get { key } => pair(key, KeyedChange::Get),
         Command::Put { key, value, expect } => {
-            if value.len() > value_bytes_max {
-                let bytes = value.len();
-                let message = format!("a value of {bytes} bytes; here it has at most {value_bytes_max}");
-                return Err(Error::invalid(message));
-            }
+            check_value(value, capabilities)?;
             let value = [&[0; MARK_BYTES], value].concat();
             pair(key, KeyedChange::Put(value, expect))
         }
         Command::Delete { key, expect } => pair(key, KeyedChange::Delete(expect)),
+        Command::Batch { changes } => {
+            check_batch(&changes, capabilities.batch_bytes_max)?;
+            let expected = changes.into_iter().map(|change| expected(change, capabilities));
+            Ok(Started::Batch(expected.collect::<Result<_>>()?))
+        }
         Command::Walk { group, from, pairs } => {
             let from = WalkPlace::of(&from, group)?;
             Ok(Started::Group(GroupCommand::Walk(group, from, pairs.clamp(1, LIST_KEYS_MAX))))
@@ -167,6 +210,26 @@ fn started(command: Command<'_>, ticket: Ticket, value_bytes_max: usize) -> Resu
         Command::Count { group } => Ok(Started::Group(GroupCommand::Count(group))),
         Command::Clear { group } => Ok(Started::Group(GroupCommand::Clear(group))),
         Command::Persist => Ok(Started::Group(GroupCommand::Persist)),
+    }
+}
+
+fn expected(change: PairChange<'_>, capabilities: &Capabilities) -> Result<ExpectedChange> {
+    let becomes = match change.becomes {
+        Becomes::Unchanged => KeyedBecomes::Unchanged,
+        Becomes::Value(value) => {
+            check_value(value, capabilities)?;
+            KeyedBecomes::Value(value.to_vec())
+        }
+        Becomes::Nothing => KeyedBecomes::Nothing,
+    };
+    Ok(ExpectedChange { key: checked_key(change.key)?, expect: change.expect, becomes })
+}
+
+fn check_value(value: &[u8], capabilities: &Capabilities) -> Result<()> {
+    let (bytes, max) = (value.len(), capabilities.value_bytes_max);
+    match bytes <= max {
+        true => Ok(()),
+        false => Err(Error::invalid(format!("a value of {bytes} bytes; here it has at most {max}"))),
     }
 }
 
@@ -188,9 +251,23 @@ impl Array {
         match command {
             GroupCommand::Walk(group, from, pairs) => walk(&layout, group, from, pairs),
             GroupCommand::Count(group) => count(&layout, group).map(Answer::Counted),
-            GroupCommand::Clear(group) => layout.clear(group).map(|()| Answer::Cleared),
-            GroupCommand::Persist => layout.on_each(ArrayDevice::persist).map(|()| Answer::Persisted),
+            GroupCommand::Clear(group) => self.clear(&layout, group).map(|()| Answer::Cleared),
+            GroupCommand::Persist => {
+                layout.on_each(ArrayDevice::persist)?;
+                self.settle_intents(&layout).map_err(Error::from).map(|()| Answer::Persisted)
+            }
         }
+    }
+}
+
+impl Array {
+    /// Removes the pairs of a group, once none of them is of an intent.
+    fn clear(&self, layout: &Layout, group: u32) -> Result<()> {
+        while !layout.clear(group, || self.intents.lock().has_group(group))? {
+            let settled = self.settle_intents(layout);
+            self.may_be_removed(&settled, |key| key.starts_with(&group.to_be_bytes()))?;
+        }
+        Ok(())
     }
 }
 

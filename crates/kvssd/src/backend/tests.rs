@@ -1,7 +1,9 @@
 //! An array against a map: answers, conditions, walks, marks; how it is opened; what a crash leaves; devices that fail.
 
+mod batches;
 mod crashes;
 mod failures;
+mod moments;
 mod moves;
 mod moves_cut;
 mod moves_under_load;

@@ -330,6 +330,24 @@ impl Device {
         after <= before || after <= self.capacity_bytes()
     }
 
+    /// Has gc work until there is room for so many more bytes of records with their entries, over nothing that is there.
+    ///
+    /// # Errors
+    /// `DeviceFull` if there is none to be had; those of the medium.
+    pub(crate) fn make_room(&mut self, bytes: u64) -> Result<()> {
+        for _ in 0..self.flash.geometry().blocks {
+            if self.has_room(bytes, None) {
+                return Ok(());
+            }
+            let pairs = self.used_bytes.saturating_sub(self.tombstone_bytes);
+            if pairs + bytes > self.capacity_bytes() || !(self.collect(u64::MAX)? || self.seal_for_gc()?) {
+                break;
+            }
+            self.gc.counters.stalls += 1;
+        }
+        Err(KvError::DeviceFull { needed: bytes.max(self.free_bytes() + 1), free: self.free_bytes() })
+    }
+
     /// Refuses what the device has no room for. Gives back what was found, as it is then. Where deletions are in the way that gc has not come by yet, it works on one block before that, and no more: who comes again finds
     /// more room, until there is none to be had.
     fn check_room(

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hedgerow_device::Clock;
-use hedgerow_row::backend::{Answer, Command, Expect, GROUP_BYTES, Mark, Pair, Session, Ticket};
+use hedgerow_row::backend::{Answer, Command, Expect, GROUP_BYTES, Mark, Pair, Session, Ticket, no_batches};
 use hedgerow_row::{Error, ErrorKind, Result};
 
 use super::outcome::refused;
@@ -152,6 +152,7 @@ fn begun(command: Command<'_>) -> Result<Begun> {
             change(key, Request::Put(value.to_vec(), condition(expect)))
         }
         Command::Delete { key, expect } => change(key, Request::Delete(condition(expect))),
+        Command::Batch { .. } => Err(no_batches()),
         Command::Walk { group, from, pairs } => {
             let place = WalkPlace::of(&from, group)?;
             several(Progress::walk(group, pairs.max(1)), place)

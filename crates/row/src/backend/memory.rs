@@ -12,7 +12,8 @@ use std::time::Duration;
 use hedgerow_device::Random;
 
 use super::{
-    Answer, Backend, Capabilities, Command, Cursor, Expect, GROUP_BYTES, Mark, Pair, Session, Ticket,
+    Answer, Backend, Becomes, Capabilities, Command, Cursor, Expect, GROUP_BYTES, Mark, Pair, PairChange,
+    Session, Ticket, check_batch, no_batches,
 };
 use crate::limits::{FIELDS_MAX, KEY_BYTES_MAX, ROW_BYTES_MAX};
 use crate::sync::Mutex;
@@ -25,12 +26,26 @@ const CAPABILITIES: Capabilities = Capabilities {
     value_bytes_max: ROW_BYTES_MAX + FIELDS_MAX * 4096 + (1 << 20),
     depth_max: 64,
     persists: false,
+    batch_bytes_max: 0,
 };
 
-/// Pairs in memory. All clones have the same ones.
+/// Bytes in a batch at most.
+const BATCH_BYTES_MAX: usize = 1 << 28;
+
+const WITH_BATCHES: Capabilities = Capabilities { batch_bytes_max: BATCH_BYTES_MAX, ..CAPABILITIES };
+
+/// Pairs in memory. All clones have the same ones. By default one pair changes at a time, as in a pool.
 #[derive(Clone, Default)]
 pub struct MemoryBackend {
     shared: Arc<Mutex<Pairs>>,
+    has_batches: bool,
+}
+
+impl MemoryBackend {
+    /// One of which several pairs may change at a time, as of key-value devices.
+    pub fn with_batches() -> MemoryBackend {
+        MemoryBackend { has_batches: true, ..MemoryBackend::default() }
+    }
 }
 
 #[derive(Default)]
@@ -51,7 +66,7 @@ struct Stored {
 
 impl Backend for MemoryBackend {
     fn capabilities(&self) -> &Capabilities {
-        &CAPABILITIES
+        if self.has_batches { &WITH_BATCHES } else { &CAPABILITIES }
     }
 
     fn session(&self) -> Result<Box<dyn Session>> {
@@ -59,7 +74,8 @@ impl Backend for MemoryBackend {
         pairs.check_open()?;
         pairs.sessions += 1;
         let (random, shared) = (Random::from_seed(pairs.sessions), Arc::clone(&self.shared));
-        Ok(Box::new(MemorySession { shared, started: Vec::new(), random, tickets: 0 }))
+        let has_batches = self.has_batches;
+        Ok(Box::new(MemorySession { shared, started: Vec::new(), random, tickets: 0, has_batches }))
     }
 
     fn close(&self) -> Result<()> {
@@ -74,6 +90,7 @@ struct MemorySession {
     /// What happens next.
     random: Random,
     tickets: u64,
+    has_batches: bool,
 }
 
 /// A [`Command`] that borrows nothing.
@@ -81,9 +98,34 @@ enum OwnedCommand {
     Get(Box<[u8]>),
     Put(Box<[u8]>, Box<[u8]>, Expect),
     Delete(Box<[u8]>, Expect),
+    Batch(Vec<OwnedChange>),
     Walk(u32, Cursor, usize),
     Count(u32),
     Clear(u32),
+}
+
+/// A [`PairChange`] that borrows nothing.
+struct OwnedChange {
+    key: Box<[u8]>,
+    expect: Expect,
+    becomes: OwnedBecomes,
+}
+
+enum OwnedBecomes {
+    Unchanged,
+    Value(Box<[u8]>),
+    Nothing,
+}
+
+impl OwnedChange {
+    fn of(change: PairChange<'_>) -> Result<OwnedChange> {
+        let becomes = match change.becomes {
+            Becomes::Unchanged => OwnedBecomes::Unchanged,
+            Becomes::Value(value) => OwnedBecomes::Value(checked_value(value)?),
+            Becomes::Nothing => OwnedBecomes::Nothing,
+        };
+        Ok(OwnedChange { key: checked_key(change.key)?, expect: change.expect, becomes })
+    }
 }
 
 impl OwnedCommand {
@@ -91,14 +133,13 @@ impl OwnedCommand {
         Ok(match command {
             Command::Get { key } => OwnedCommand::Get(checked_key(key)?),
             Command::Put { key, value, expect } => {
-                let max = CAPABILITIES.value_bytes_max;
-                if value.len() > max {
-                    let bytes = value.len();
-                    return Err(Error::invalid(format!("a value of {bytes} bytes; it has at most {max}")));
-                }
-                OwnedCommand::Put(checked_key(key)?, value.into(), expect)
+                OwnedCommand::Put(checked_key(key)?, checked_value(value)?, expect)
             }
             Command::Delete { key, expect } => OwnedCommand::Delete(checked_key(key)?, expect),
+            Command::Batch { changes } => {
+                check_batch(&changes, BATCH_BYTES_MAX)?;
+                OwnedCommand::Batch(changes.into_iter().map(OwnedChange::of).collect::<Result<_>>()?)
+            }
             Command::Walk { group, from, pairs } => OwnedCommand::Walk(group, from, pairs.max(1)),
             Command::Count { group } => OwnedCommand::Count(group),
             Command::Clear { group } => OwnedCommand::Clear(group),
@@ -107,6 +148,14 @@ impl OwnedCommand {
                 return Err(Error::new(ErrorKind::Unsupported, message));
             }
         })
+    }
+}
+
+fn checked_value(value: &[u8]) -> Result<Box<[u8]>> {
+    let (bytes, max) = (value.len(), CAPABILITIES.value_bytes_max);
+    match bytes <= max {
+        true => Ok(value.into()),
+        false => Err(Error::invalid(format!("a value of {bytes} bytes; it has at most {max}"))),
     }
 }
 
@@ -120,6 +169,9 @@ fn checked_key(key: &[u8]) -> Result<Box<[u8]>> {
 
 impl Session for MemorySession {
     fn start(&mut self, command: Command<'_>) -> Result<Ticket> {
+        if matches!(command, Command::Batch { .. }) && !self.has_batches {
+            return Err(no_batches());
+        }
         let command = OwnedCommand::of(command)?;
         self.shared.lock().check_open()?;
         if self.started.len() == CAPABILITIES.depth_max {
@@ -168,14 +220,17 @@ impl Pairs {
             }
             OwnedCommand::Put(key, value, expect) => {
                 self.check_expected(&key, expect)?;
-                self.stored += 1;
-                let mark = Mark::new(self.stored);
-                self.pairs.insert(key, Stored { value, mark });
-                Answer::Stored(mark)
+                Answer::Stored(self.store(key, value))
             }
             OwnedCommand::Delete(key, expect) => {
                 self.check_expected(&key, expect)?;
                 Answer::Deleted(self.pairs.remove(&key).is_some())
+            }
+            OwnedCommand::Batch(changes) => {
+                for change in &changes {
+                    self.check_expected(&change.key, change.expect)?;
+                }
+                Answer::Batched(changes.into_iter().map(|change| self.change(change)).collect())
             }
             OwnedCommand::Walk(group, from, pairs) => self.walk(group, &from, pairs)?,
             OwnedCommand::Count(group) => Answer::Counted(self.of_group(group, None).count() as u64),
@@ -185,6 +240,24 @@ impl Pairs {
                 Answer::Cleared
             }
         })
+    }
+
+    fn store(&mut self, key: Box<[u8]>, value: Box<[u8]>) -> Mark {
+        self.stored += 1;
+        let mark = Mark::new(self.stored);
+        self.pairs.insert(key, Stored { value, mark });
+        mark
+    }
+
+    fn change(&mut self, change: OwnedChange) -> Option<Mark> {
+        match change.becomes {
+            OwnedBecomes::Unchanged => None,
+            OwnedBecomes::Value(value) => Some(self.store(change.key, value)),
+            OwnedBecomes::Nothing => {
+                self.pairs.remove(&change.key);
+                None
+            }
+        }
     }
 
     fn check_expected(&self, key: &[u8], expect: Expect) -> Result<()> {

@@ -1,8 +1,9 @@
-//! `PairBatch`: several changes of one row as one.
+//! `PairBatch`: several changes of rows as one.
 //!
-//! Owns a list of changes that were asked for. Promises that all of them happen or none. Backends of pairs change one row at a time, so a batch of two
+//! Owns a list of changes that were asked for. Promises that all of them happen or none. Of a backend without [batches](crate::backend::Command::Batch) one of two
 //! rows is refused before anything is done. Must not know how a change is made: that is [`Edit`].
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::edit::{Edit, borrowed};
@@ -180,21 +181,35 @@ impl PairBatch {
         Ok(())
     }
 
-    /// Of several changes of a row only what they come to counts: what stands before one that leaves nothing of it is not even looked at.
-    fn first_that_counts(&self, now_ms: u64) -> usize {
+    /// Which of the changes count. Of several of a row only what they come to does: what stands before one that leaves nothing of it is not even looked at.
+    fn which_count(&self, now_ms: u64) -> Vec<bool> {
+        let mut rows: HashMap<(u32, &[u8]), Vec<usize>> = HashMap::new();
+        for (at, step) in self.steps.iter().enumerate() {
+            rows.entry((step.table.number(), &step.key)).or_default().push(at);
+        }
+        let mut counts = vec![true; self.steps.len()];
+        for steps in rows.values() {
+            let first = self.first_that_counts(steps, now_ms);
+            steps[..first].iter().for_each(|&at| counts[at] = false);
+        }
+        counts
+    }
+
+    /// Of the changes of one row, by their places.
+    fn first_that_counts(&self, steps: &[usize], now_ms: u64) -> usize {
         use BatchChange::{CompareAndSet, Increment, UpdateExisting};
-        let looks =
-            |step: &BatchStep| matches!(step.change, CompareAndSet(..) | Increment(..) | UpdateExisting(..));
-        if self.steps.iter().any(looks) {
+        let change = |&at: &usize| &self.steps[at].change;
+        let looks = |step| matches!(change(step), CompareAndSet(..) | Increment(..) | UpdateExisting(..));
+        if steps.iter().any(looks) {
             return 0;
         }
-        let is_last = |at| at + 1 == self.steps.len();
-        let replaces = |at: &usize| match self.steps[*at].change {
+        let is_last = |at| at + 1 == steps.len();
+        let replaces = |at: &usize| match change(&steps[*at]) {
             BatchChange::Put(..) | BatchChange::Delete => true,
-            BatchChange::Expire(at_ms) => is_past(at_ms, now_ms) && !is_last(*at),
+            BatchChange::Expire(at_ms) => is_past(*at_ms, now_ms) && !is_last(*at),
             _ => false,
         };
-        (0..self.steps.len()).rfind(replaces).unwrap_or(0)
+        (0..steps.len()).rfind(replaces).unwrap_or(0)
     }
 
     /// `Unsupported` if it is about more than one row.
@@ -215,19 +230,21 @@ impl PairDb {
     /// Writes all of a batch, or nothing. What it requires is looked at first.
     ///
     /// # Errors
-    /// `Unsupported` if it is about more than one row; `Invalid` if that is of another store; `Conflict` if what it requires is not so; those of the
-    /// single changes.
+    /// `Unsupported` if it is about more than one row, of a backend without [batches](crate::backend::Command::Batch); `Invalid` if one of them is of another store,
+    /// or all come to more than the backend takes; `Conflict` if what it requires is not so; those of the single changes.
     pub fn write(&self, batch: &PairBatch) -> Result<()> {
         if batch.steps.iter().any(|step| !step.table.is_of(self)) {
             return Err(Error::invalid("a batch writes to tables of one store, the one it is given to"));
         }
-        batch.check_one_row()?;
+        if self.capabilities().batch_bytes_max == 0 {
+            batch.check_one_row()?;
+        }
         self.transact(|transaction| {
             for (at, step) in batch.steps.iter().enumerate() {
                 step.check(transaction).map_err(|error| step.blame(at, error))?;
             }
-            let counts = batch.first_that_counts(transaction.now_ms());
-            let mut steps = batch.steps.iter().enumerate().skip(counts);
+            let counts = batch.which_count(transaction.now_ms());
+            let mut steps = batch.steps.iter().enumerate().filter(|(at, _)| counts[*at]);
             steps.try_for_each(|(at, step)| step.apply(transaction).map_err(|error| step.blame(at, error)))
         })
     }

@@ -341,6 +341,83 @@ fn a_commit_of_more_than_one_row_is_refused() {
     assert!(users.is_empty().unwrap());
 }
 
+/// Where several pairs may change together, what depends on several rows is stored if all of them, and their tables, are what was read.
+#[test]
+fn a_commit_of_several_rows_is_one_step() {
+    let backend = MemoryBackend::with_batches();
+    let db = PairDb::open(Arc::new(backend));
+    let table = db.create_table("users", users()).unwrap();
+    let put = |key: &'static [u8], age: i64| (key, age);
+    let all = [put(b"a", 1), put(b"b", 2), put(b"c", 3)];
+    db.transact(|transaction| {
+        transaction.read("users", b"d", |row| Ok(assert!(row.is_none())))?;
+        all.iter().try_for_each(|(key, age)| {
+            transaction.edit("users", key, &Edit::Put(&row! { age: *age }, None)).map(drop)
+        })
+    })
+    .unwrap();
+    let age = |key: &[u8]| table.get(key).unwrap().map(|row| row.get("age").unwrap().as_i64().unwrap());
+    assert_eq!((age(b"a"), age(b"b"), age(b"c")), (Some(1), Some(2), Some(3)));
+
+    // Each thing that it depends on has it made again once it is another.
+    let interferences: [&dyn Fn(); 4] = [
+        &|| table.put("b", &row! { age: 20 }).unwrap(),
+        &|| table.put("d", &row! { age: 4 }).unwrap(),
+        &|| drop(db.create_table("new", users()).unwrap()),
+        &|| table.clear().unwrap(),
+    ];
+    for interfere in interferences {
+        let (mut runs, mut session) = (0, db.session().unwrap());
+        let mut transaction = db.transaction();
+        let run = |transaction: &mut Transaction| -> Result<()> {
+            transaction.read("users", b"b", |_| Ok(()))?;
+            transaction.read("users", b"d", |_| Ok(()))?;
+            transaction.schema("new")?;
+            transaction.edit("users", b"a", &Edit::Put(&row! { age: 7 }, None))?;
+            transaction.edit("users", b"e", &Edit::Put(&row! { age: 7 }, None)).map(drop)
+        };
+        loop {
+            match run(&mut transaction) {
+                Ok(()) if runs == 0 => {
+                    runs += 1;
+                    interfere();
+                    let refused = transaction.commit(&mut *session);
+                    assert_eq!(kind(refused), ErrorKind::Conflict);
+                    assert_eq!(age(b"e"), None, "nothing of it happened");
+                    transaction.restart();
+                }
+                Ok(()) => break transaction.commit(&mut *session).unwrap(),
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::NotInMemory);
+                    transaction.fetch(&mut *session).unwrap();
+                }
+            }
+        }
+        assert_eq!((age(b"a"), age(b"e")), (Some(7), Some(7)));
+        table.delete("e").unwrap();
+    }
+}
+
+/// A batch of the library over several rows: whole or not at all, each row's changes in their order.
+#[test]
+fn a_batch_changes_several_rows() {
+    let db = PairDb::open(Arc::new(MemoryBackend::with_batches()));
+    let table = db.create_table("users", users()).unwrap();
+    table.put("a", &row! { age: 1 }).unwrap();
+    let mut batch = PairBatch::new();
+    batch.increment(&table, "a", "age", 5).unwrap();
+    batch.put(&table, "b", &row! { age: 1 }, Expiry::Never).unwrap();
+    batch.delete(&table, "b").unwrap();
+    batch.put(&table, "b", &row! { age: 9 }, Expiry::Never).unwrap();
+    batch.require_version(&table, "c", None).unwrap();
+    db.write(&batch).unwrap();
+    let age = |key: &str| table.get(key).unwrap().map(|row| row.get("age").unwrap().as_i64().unwrap());
+    assert_eq!((age("a"), age("b")), (Some(6), Some(9)));
+    table.put("c", &row! { age: 0 }).unwrap();
+    assert_eq!(kind(db.write(&batch)), ErrorKind::Conflict);
+    assert_eq!((age("a"), age("b"), age("c")), (Some(6), Some(9), Some(0)));
+}
+
 #[test]
 fn what_is_not_what_was_stored_is_corrupted() {
     let fixture = fixture();

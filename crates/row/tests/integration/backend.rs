@@ -13,8 +13,14 @@ struct Fixed;
 /// What was answered, and how many tickets were given.
 struct FixedSession(Vec<(Ticket, Result<Answer>)>, u64);
 
-const CAPABILITIES: Capabilities =
-    Capabilities { name: "fixed", key_bytes_max: 64, value_bytes_max: 64, depth_max: 8, persists: false };
+const CAPABILITIES: Capabilities = Capabilities {
+    name: "fixed",
+    key_bytes_max: 64,
+    value_bytes_max: 64,
+    depth_max: 8,
+    persists: false,
+    batch_bytes_max: 0,
+};
 
 impl Backend for Fixed {
     fn capabilities(&self) -> &Capabilities {

@@ -52,6 +52,11 @@ impl Failure {
         "CROSSSLOT this store changes one key at a time: a command or transaction that changes a key can have no other keys",
     );
 
+    /// A transaction, where a store of pairs changes several rows at a time.
+    pub const MIXES_ROWS: Failure = Failure::text(
+        "CROSSSLOT a transaction of this store that changes a key can have no command that looks at keys in general, and none that clears them behind one with a key",
+    );
+
     /// Never seen by a client: the command is tried again.
     pub const NOT_YET: Failure = Failure::text("ERR what it needs is not there at this moment");
 

@@ -13,6 +13,7 @@ use hedgerow_row::pairs::PairDb;
 
 use super::failure::{Failure, Outcome};
 
+mod copied;
 pub mod cursor;
 pub mod naming;
 pub mod pairs;
@@ -494,7 +495,7 @@ impl Keyspace {
     pub fn copy(&mut self, from: (usize, &[u8]), to: (usize, &[u8]), is_move: bool) -> Outcome<()> {
         match self {
             Keyspace::Tiered(keys) => keys.copy(from, to, is_move),
-            Keyspace::Pairs(keys) => keys.copy(from, to),
+            Keyspace::Pairs(keys) => keys.copy(from, to, is_move),
         }
     }
 

@@ -156,6 +156,11 @@ impl Drop for Server {
 pub(crate) struct AnyBackend(Arc<dyn Backend>);
 
 impl AnyBackend {
+    pub(crate) fn of(backend: Arc<dyn Backend>) -> AnyBackend {
+        AnyBackend(backend)
+    }
+
+    /// Pairs of which one changes at a time.
     pub(crate) fn memory() -> AnyBackend {
         AnyBackend(Arc::new(MemoryBackend::default()))
     }

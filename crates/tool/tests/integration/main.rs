@@ -17,6 +17,7 @@ mod kvssd;
 mod lifecycle;
 mod limits;
 mod little_memory;
+mod pair_batches;
 mod pair_edges;
 mod pairs;
 mod pool;

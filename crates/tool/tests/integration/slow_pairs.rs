@@ -42,6 +42,7 @@ impl Backend for SlowBackend {
             value_bytes_max: 1 << 20,
             depth_max: 64,
             persists: false,
+            batch_bytes_max: 0,
         };
         &DEEP
     }

@@ -292,3 +292,44 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_batch_happens_whole_or_not_at_all() {
+    let mut session = MemoryBackend::with_batches().session().unwrap();
+    let session = &mut *session;
+    let (a, b) = (key(1), key(2));
+    let change = |key, expect, becomes| PairChange { key, expect, becomes };
+    let first = vec![
+        change(&a[..], Expect::Absent, Becomes::Value(b"a")),
+        change(&b[..], Expect::Absent, Becomes::Value(b"b")),
+    ];
+    let Ok(Answer::Batched(marks)) = answer(session, Command::Batch { changes: first.clone() }) else {
+        panic!("it happens");
+    };
+    assert_eq!(get(session, &a).unwrap().mark, marks[0].unwrap());
+    assert_eq!(kind(answer(session, Command::Batch { changes: first })), ErrorKind::Conflict);
+    let half = vec![
+        change(&a[..], Expect::Any, Becomes::Nothing),
+        change(&b[..], Expect::Same(marks[0].unwrap()), Becomes::Unchanged),
+    ];
+    assert_eq!(kind(answer(session, Command::Batch { changes: half })), ErrorKind::Conflict);
+    assert_eq!(get(session, &a).unwrap().value[..], *b"a");
+    let whole = vec![
+        change(&a[..], Expect::Present, Becomes::Nothing),
+        change(&b[..], Expect::Same(marks[1].unwrap()), Becomes::Unchanged),
+    ];
+    assert_eq!(
+        answer(session, Command::Batch { changes: whole }).unwrap(),
+        Answer::Batched(vec![None, None])
+    );
+    assert_eq!((get(session, &a), get(session, &b).is_some()), (None, true));
+    let twice = vec![change(&a[..], Expect::Any, Becomes::Nothing); 2];
+    assert_eq!(kind(session.start(Command::Batch { changes: twice })), ErrorKind::Invalid);
+    let long = vec![0; 100 << 20];
+    let keys: Vec<Vec<u8>> = (0..3).map(key).collect();
+    let many = keys.iter().map(|key| change(&key[..], Expect::Any, Becomes::Value(&long)));
+    assert_eq!(kind(session.start(Command::Batch { changes: many.collect() })), ErrorKind::Invalid);
+    let mut other = MemoryBackend::default().session().unwrap();
+    let one = vec![change(&a[..], Expect::Any, Becomes::Nothing)];
+    assert_eq!(kind(other.start(Command::Batch { changes: one })), ErrorKind::Unsupported);
+}

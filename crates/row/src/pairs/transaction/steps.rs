@@ -12,8 +12,11 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::{FetchRoom, RowAtHand, Transaction, WalkAtHand, WalkCursor, Want};
-use crate::backend::{Answer, Command, Cursor, Expect, GROUP_BYTES, Mark, Pair, Session, pair_key};
+use super::{FetchRoom, NewValue, RowAtHand, Transaction, WalkAtHand, WalkCursor, Want};
+use crate::backend::{
+    Answer, Becomes, Command, Cursor, Expect, GROUP_BYTES, Mark, Pair, PairChange, Session, check_batch,
+    pair_key,
+};
 use crate::pairs::catalog::entry_key;
 use crate::pairs::exchange::{AskRoom, ask_within, unexpected};
 use crate::pairs::{NAMES_STEP, walk_of_names};
@@ -32,6 +35,8 @@ pub(super) enum Step {
     Fetch { wanted: Vec<Want>, commands: Vec<PairCommand>, looks: usize },
     /// That the row under this key is as it is to be.
     Store { pair_key: Vec<u8>, row: RowAtHand },
+    /// That the rows and tables which were read are what they were, and those that were changed as they are to be.
+    StoreAll { changes: Vec<RowChange> },
     /// Whether the table of a row that was stored where none had been still has this group.
     LookAgain { table: Box<str>, entry_key: Vec<u8>, group: u32 },
     /// Whether these pairs are still what was read.
@@ -53,12 +58,13 @@ impl Transaction {
         self.finish(begun, session)
     }
 
-    /// Stores the row that was changed, if it is what was read. Blocks; the session is this attempt's alone meanwhile. Does nothing if none was.
+    /// Stores the rows that were changed, if all that was read is what it was. Blocks; the session is this attempt's alone meanwhile. Does nothing if none was
+    /// changed.
     ///
     /// # Errors
-    /// `Conflict` if the row is not any more what was read: [restart](Transaction::restart), and try again. `Unsupported` if more than one row was
-    /// changed, or rows were looked at beside the one that was, or a table that is not there: these backends change one row at a time. `Invalid` if an
-    /// edit was refused because all of them took too much memory. Those of the backend; after
+    /// `Conflict` if something is not any more what was read: [restart](Transaction::restart), and try again. `Unsupported` if rows were walked; and, of a
+    /// backend without [batches](Command::Batch), if more than one row was changed, or rows were looked at beside the one that was, or a table that is not there.
+    /// `Invalid` if an edit was refused because all of them took too much memory, or they are more than a batch may have. Those of the backend; after
     /// `Indeterminate` the change may have happened.
     pub fn commit(&mut self, session: &mut dyn Session) -> Result<()> {
         let begun = self.begin_commit();
@@ -125,8 +131,7 @@ impl Transaction {
         // A table that is looked at and is not there stands for the row that was wanted of it.
         let lacks_a_table = self.tables.values().any(Option::is_none);
         if self.rows.len() > 1 || lacks_a_table || !self.walks.is_empty() {
-            let message = "a change that depends on more than one row; this store changes one row at a time";
-            return Some(Err(Error::new(ErrorKind::Unsupported, message)));
+            return self.begin_batch();
         }
         let mut row = self.rows.remove(&pair_key)?;
         if row.seen == Expect::Absent && row.change == Some(None) {
@@ -136,6 +141,34 @@ impl Transaction {
             return Some(Ok(()));
         }
         self.step = Some(Step::Store { pair_key, row });
+        None
+    }
+
+    /// [`Transaction::begin_commit`] of what depends on more than one row.
+    fn begin_batch(&mut self) -> Option<Result<()>> {
+        let bytes_max = self.store.backend.capabilities().batch_bytes_max;
+        if bytes_max == 0 || !self.walks.is_empty() {
+            let message = "a change that depends on more than one row; this store changes one row at a time";
+            return Some(Err(Error::new(ErrorKind::Unsupported, message)));
+        }
+        let mut changes: Vec<RowChange> =
+            self.rows.iter().map(|(key, row)| RowChange::of(key, row)).collect();
+        if changes.iter().all(|change| change.change.is_none()) {
+            // They were not there, and are not to be.
+            self.rows.values_mut().for_each(|row| row.change = None);
+            return Some(Ok(()));
+        }
+        // That the tables are the ones that were looked at is a condition, too: what is stored is then theirs, and `look_again` is not needed.
+        changes.extend(self.tables.iter().map(|(name, seen)| RowChange {
+            pair_key: entry_key(name),
+            seen: seen.as_ref().map_or(Expect::Absent, |seen| Expect::Same(seen.mark)),
+            change: None,
+        }));
+        if let Err(error) = check_batch(&changes.iter().map(RowChange::asked).collect::<Vec<_>>(), bytes_max)
+        {
+            return Some(Err(error));
+        }
+        self.step = Some(Step::StoreAll { changes });
         None
     }
 
@@ -219,6 +252,9 @@ impl Transaction {
             }
             Some(Step::Store { pair_key, row }) => {
                 self.stored(pair_key, row, answers.next().flatten().unwrap_or_else(no_answer))
+            }
+            Some(Step::StoreAll { changes }) => {
+                Some(self.stored_all(changes, answers.next().flatten().unwrap_or_else(no_answer)))
             }
             Some(Step::LookAgain { table, entry_key, group }) => match answers.next() {
                 Some(None) => {
@@ -517,6 +553,28 @@ impl Transaction {
         ended
     }
 
+    /// Goes on after rows were stored together, or were not.
+    fn stored_all(&mut self, changes: Vec<RowChange>, answer: Result<Taken>) -> Result<()> {
+        let marks = match answer? {
+            Taken::Other(Answer::Batched(marks)) if marks.len() == changes.len() => marks,
+            _ => return Err(unexpected("whether they were stored")),
+        };
+        for (RowChange { pair_key, change, .. }, mark) in changes.into_iter().zip(marks) {
+            let Some(value) = change else { continue };
+            let got = match (value, mark) {
+                (Some(value), Some(mark)) => Some(Arc::new(Pair {
+                    key: pair_key.as_slice().into(),
+                    value: value.as_slice().into(),
+                    mark,
+                })),
+                (None, None) => None,
+                _ => return Err(unexpected("whether they were stored")),
+            };
+            self.rows.insert(pair_key, RowAtHand::got(got));
+        }
+        Ok(())
+    }
+
     /// That a row was absent may be because its table was cleared, and its group freed, since the attempt began. If so, nobody can say whether the
     /// row was stored before that or comes after it, where others would not see it.
     fn look_again(&mut self, pair_key: &[u8]) -> Ended {
@@ -536,6 +594,32 @@ impl Transaction {
             Ok(now) if now.entry.group == group => Ok(()),
             _ => Err(may_be_gone()),
         }
+    }
+}
+
+/// What is to become of a row, or of an entry of the catalog, in a batch.
+pub(super) struct RowChange {
+    pair_key: Vec<u8>,
+    seen: Expect,
+    /// As it is to be; `None` if it stays as it is.
+    change: Option<NewValue>,
+}
+
+impl RowChange {
+    fn of(pair_key: &[u8], row: &RowAtHand) -> RowChange {
+        let (pair_key, seen) = (pair_key.to_vec(), row.seen);
+        // What was not there, and is not to be, stays as it is.
+        let is_none = seen == Expect::Absent && row.change == Some(None);
+        RowChange { pair_key, seen, change: row.change.clone().filter(|_| !is_none) }
+    }
+
+    fn asked(&self) -> PairChange<'_> {
+        let becomes = match &self.change {
+            None => Becomes::Unchanged,
+            Some(None) => Becomes::Nothing,
+            Some(Some(value)) => Becomes::Value(value),
+        };
+        PairChange { key: &self.pair_key, expect: self.seen, becomes }
     }
 }
 
@@ -596,6 +680,15 @@ impl<'a> Union<'a> {
                     Some(value) => Command::Put { key, value, expect },
                     None => Command::Delete { key, expect },
                 }))]
+            }
+            Some(Step::StoreAll { changes }) => {
+                let depends = |change: &&RowChange| change.change.is_some() && change.seen != Expect::Any;
+                if changes.iter().filter(depends).any(|change| self.changes.contains(&*change.pair_key)) {
+                    return vec![None];
+                }
+                self.changes.extend(changes.iter().filter(depends).map(|change| &*change.pair_key));
+                let changes = changes.iter().map(RowChange::asked).collect();
+                vec![Some(self.push(Command::Batch { changes }))]
             }
             Some(Step::LookAgain { entry_key, .. }) => vec![Some(self.push(Command::Get { key: entry_key }))],
             Some(Step::Check { seen }) => {

@@ -353,9 +353,13 @@ pub fn markdown() -> String {
         Of a store with sorted tables `DBSIZE`, and `keys` in the keyspace of `INFO`, is an estimate: a key there that was \
         written again or deleted since counts, besides what was written, until both are merged. It is never too low, \
         and exact where nothing that had left the log was written again or deleted.\n\n\
-        A store of pairs (`--store memory:`, `kvssd:`) changes one key at a time: a command or an `EXEC` that changes a key and has other keys, watched ones included, is \
-        refused with `CROSSSLOT`, and nothing was changed; so is an `EXEC` that changes a key and has `KEYS`, `SCAN`, \
-        `DBSIZE` or another command that reads no key in particular, or has `FLUSHALL` behind a command with a key. Commands of several clients that change one key at the \
+        A store of pairs on key-value devices or in memory (`--store kvssd:`, `memory:`) changes the keys of a \
+        command or an `EXEC` together, watched ones being conditions; one in a pool (`pool:`) changes one key at a \
+        time: there a command or an `EXEC` that changes a key and has other keys, watched ones included, is refused \
+        with `CROSSSLOT`, and nothing was changed. In all of them an `EXEC` is refused so that changes a key and has \
+        `KEYS`, `SCAN`, `DBSIZE` or another command that reads no key in particular, or has `FLUSHALL` behind a \
+        command with a key. \
+        Commands of several clients that change one key at the \
         same time are stored together, so what goes wrong with that is told to each of them. `WATCH` compares there what is in the key: a change that leaves it absent as it was \
         is none. `HR.SCAN`, `HR.BACKUP`, `SAVE`, `BGSAVE`, `WAIT` and `WAITAOF` are refused.\n";
     let mut text = HEAD.to_string();

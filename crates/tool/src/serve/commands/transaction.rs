@@ -78,11 +78,9 @@ pub fn exec(context: &mut Context<'_>, _args: Args<'_>) -> Outcome<()> {
         context.server.unwatch(context.client);
         return Err(Failure::text("EXECABORT Transaction discarded because of previous errors."));
     }
-    if let Keyspace::Pairs(_) = context.server.keyspace
-        && (would_be_refused_late(context, &multi) || mixes_up_rows(&multi.queue))
-    {
+    if let Some(refusal) = refusal_over_pairs(context, &multi) {
         context.server.unwatch(context.client);
-        return Err(Failure::CROSS_SLOT);
+        return Err(refusal);
     }
     match has_watched_change(context) {
         Ok(false) => {}
@@ -121,7 +119,17 @@ pub fn exec(context: &mut Context<'_>, _args: Args<'_>) -> Outcome<()> {
     done
 }
 
-/// Whether a transaction at a store of pairs changes tables, which happens as it runs, and would then be refused for its keys: so it is refused before.
+/// Why a store of pairs does not do a transaction, whatever its rows are.
+fn refusal_over_pairs(context: &Context<'_>, multi: &Multi) -> Option<Failure> {
+    let Keyspace::Pairs(keys) = &context.server.keyspace else { return None };
+    match keys.has_batches() {
+        true => mixes_up_rows(&multi.queue).then_some(Failure::MIXES_ROWS),
+        false => (would_be_refused_late(context, multi) || mixes_up_rows(&multi.queue))
+            .then_some(Failure::CROSS_SLOT),
+    }
+}
+
+/// Whether a transaction at a store of pairs that changes one row at a time changes tables, which happens as it runs, and would then be refused for its keys: so it is refused before.
 fn would_be_refused_late(context: &Context<'_>, multi: &Multi) -> bool {
     let changes_tables = |queued: &Queued| queued.command.is(Flag::Write) && queued.command.keys.0 == 0;
     if !multi.queue.iter().any(changes_tables) {

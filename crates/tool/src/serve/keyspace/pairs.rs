@@ -22,6 +22,7 @@ use hedgerow_device::{Clock, Random};
 use hedgerow_row::pairs::{Edit, HeldRow, PairDb};
 use hedgerow_row::schema::table::TableSchema;
 
+use super::copied::{Copied, CopiedField, CopiedFields};
 use super::cursor::{KeyWalk, Position, Source};
 use super::naming::{self, Place, TableName};
 use super::{Declared, Filter, Kind, TIME_STEP, TableSummary, Watched};
@@ -194,6 +195,11 @@ impl PairKeyspace {
         }
     }
 
+    /// Whether several keys may change together.
+    pub fn has_batches(&self) -> bool {
+        self.db.capabilities().batch_bytes_max > 0
+    }
+
     /// How many keys are watched.
     pub fn watched(&self) -> usize {
         self.watched
@@ -334,13 +340,44 @@ impl PairKeyspace {
         Ok(existed)
     }
 
-    /// A copy would be of another row: only one of a key onto itself can be made.
-    pub fn copy(&mut self, from: (usize, &[u8]), to: (usize, &[u8])) -> Outcome<()> {
-        match (self.exists(from.0, from.1)?, from == to) {
-            (false, _) => Err(Failure::NO_SUCH_KEY),
-            (true, true) => Ok(()),
-            (true, false) => Err(Failure::CROSS_SLOT),
+    /// See [`Keyspace::copy`](super::Keyspace::copy). Of a store that changes one row at a time only a key onto itself.
+    pub fn copy(&mut self, from: (usize, &[u8]), to: (usize, &[u8]), is_move: bool) -> Outcome<()> {
+        let expires_at_ms = self.expiry(from.0, from.1)?.ok_or(Failure::NO_SUCH_KEY)?;
+        if from == to {
+            return Ok(());
         }
+        if !self.has_batches() {
+            return Err(Failure::CROSS_SLOT);
+        }
+        match self.copied(from.0, from.1)? {
+            Copied::String(value) => self.string_put(to.0, to.1, &value, expires_at_ms)?,
+            Copied::Hash(fields) => {
+                let (table, row) = locate(to.0, to.1);
+                self.schema(&table)?;
+                // Whatever was there goes whole, with its expiry.
+                self.edit(&table, row, &Edit::<&str>::Delete)?;
+                self.hash_set(to.0, to.1, fields.iter().map(CopiedField::write))?;
+                self.set_expiry(to.0, to.1, expires_at_ms)?;
+            }
+        }
+        match is_move {
+            true => self.delete(from.0, from.1).map(drop),
+            false => Ok(()),
+        }
+    }
+
+    fn copied(&self, space: usize, key: &[u8]) -> Outcome<Copied> {
+        if self.kind(space, key)? == Some(Kind::String) {
+            let value = self.string(space, key, |value, _| value.to_vec())?;
+            return value.map(Copied::String).ok_or(Failure::NO_SUCH_KEY);
+        }
+        let mut fields = CopiedFields::default();
+        let found = self.hash(space, key, |view| {
+            view.for_each(|name, value| fields.push(name, value))?;
+            fields.set_expiries(|name| view.field_expiry(name))
+        })?;
+        found.ok_or(Failure::NO_SUCH_KEY)?;
+        fields.finish()
     }
 
     /// Runs `read` on a string and its expiry. None if the key does not exist; WRONGTYPE if it is a hash.

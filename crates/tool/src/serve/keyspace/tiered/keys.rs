@@ -5,32 +5,12 @@ use std::ops::Range;
 
 use hedgerow::{Table, TableChanges};
 
-use super::{Kind, TieredKeyspace, limits};
+use super::{Kind, TieredKeyspace};
 use crate::serve::failure::{Failure, Outcome};
-use crate::serve::keyspace::FieldWrite;
-use crate::serve::keyspace::text::write_text;
+use crate::serve::keyspace::copied::{Copied, CopiedField, CopiedFields};
 
 /// A key's type and expiry, if it exists.
 type TypeAndExpiry = Option<(Kind, Option<u64>)>;
-
-/// A copied field.
-struct CopiedField {
-    name: Vec<u8>,
-    text: Vec<u8>,
-    expires_at_ms: Option<u64>,
-}
-
-impl CopiedField {
-    fn write(&self) -> FieldWrite<'_> {
-        FieldWrite { name: &self.name, text: &self.text, expires_at_ms: self.expires_at_ms }
-    }
-}
-
-/// A key's value, copied.
-enum Copied {
-    String(Vec<u8>),
-    Hash(Vec<CopiedField>),
-}
 
 impl TieredKeyspace {
     /// The type of a key, if it exists.
@@ -163,27 +143,13 @@ impl TieredKeyspace {
             let value = self.string(space, key, |value, _| value.to_vec())?;
             return value.map(Copied::String).ok_or(Failure::NO_SUCH_KEY);
         }
-        let (mut bytes, mut fields) = (0, Vec::new());
+        let mut fields = CopiedFields::default();
         let found = self.hash(space, key, |view| {
-            view.for_each(|name, value| {
-                let mut text = Vec::new();
-                write_text(&mut text, value);
-                bytes += name.len() + text.len() + size_of::<CopiedField>();
-                fields.push(CopiedField { name: name.to_vec(), text, expires_at_ms: None });
-                bytes <= limits::COPIED_BYTES_MAX
-            })?;
-            for field in fields.iter_mut() {
-                field.expires_at_ms = view.field_expiry(&field.name)?.flatten();
-            }
-            Ok(())
+            view.for_each(|name, value| fields.push(name, value))?;
+            fields.set_expiries(|name| view.field_expiry(name))
         })?;
-        if bytes > limits::COPIED_BYTES_MAX {
-            return Err(Failure::new(format!(
-                "ERR a hash of more than {} bytes can not be copied or renamed",
-                limits::COPIED_BYTES_MAX
-            )));
-        }
-        found.map(|()| Copied::Hash(fields)).ok_or(Failure::NO_SUCH_KEY)
+        found.ok_or(Failure::NO_SUCH_KEY)?;
+        fields.finish()
     }
 
     /// Keys in a database; expired ones that were not removed yet are counted.

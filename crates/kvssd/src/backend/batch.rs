@@ -1,0 +1,516 @@
+//! Changes of several pairs that happen together.
+//!
+//! Owns the order in which a batch gets to the devices. Promises that all of it happens or nothing, whatever fails and whenever the power does; that nobody sees some of it while the devices
+//! work; and that what must be there for it to happen is there as it does. Must not know what rows are.
+//!
+//! 1. All devices of its pairs are locked, in the order of their numbers, until it is done.
+//! 2. Each pair is looked at, so that a condition that does not hold, and a record that nobody can read or replace, refuses the batch; and each device makes the room that it takes.
+//! 3. What the batch is about to do is kept as an [`Intent`], on the device of its first change. Where that is not the only device it is made durable, whatever the mode: of one device
+//!    a power cut leaves a prefix of its commands, of several it leaves nothing that can be relied on. All devices of its pairs are flushed before: a batch may rest on what was there, and is not
+//!    to be made again where that is lost.
+//! 4. The changes, each with the mark that the intent says.
+//! 5. The intent goes: at once where one device has all, or all is durable; else once all devices were flushed. Until then no pair of it is removed.
+//!
+//! A change alone, with conditions on other pairs, needs no intent. Batches of one poll that have no pair in common go through these steps together, so that they share what is waited for.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+use hedgerow_row::backend::{Answer, Expect, Mark, Ticket};
+use hedgerow_row::{Error, ErrorKind, Result};
+
+use super::Array;
+use super::array_device::{ArrayDevice, MARK_BYTES, PairAnswers, pair_refused};
+use super::failure::{ArrayError, ArrayResult, closed, conflict, refused, refused_change};
+use super::intent::{INTENT_BYTES, Intent, KeptIntent, MarkedChange};
+use super::layout::{Layout, LockedDevices, device_failed};
+use crate::code::{KvError, Result as KvResult};
+use crate::command::PairKey;
+use crate::device::AckMode;
+use crate::sync::Ordering;
+
+/// Intents that are kept at most before all devices are flushed for them.
+const INTENTS_MAX: usize = 256;
+
+/// A batch that borrows nothing.
+pub(super) struct KeyedBatch {
+    pub(super) ticket: Ticket,
+    pub(super) changes: Vec<ExpectedChange>,
+}
+
+/// What is to become of one pair.
+pub(super) struct ExpectedChange {
+    pub(super) key: PairKey,
+    pub(super) expect: Expect,
+    pub(super) becomes: KeyedBecomes,
+}
+
+pub(super) enum KeyedBecomes {
+    Unchanged,
+    /// Without its mark.
+    Value(Vec<u8>),
+    Nothing,
+}
+
+impl KeyedBatch {
+    /// The pairs that are to go.
+    fn removed(&self) -> impl Iterator<Item = &PairKey> {
+        let gone = self.changes.iter().filter(|change| matches!(change.becomes, KeyedBecomes::Nothing));
+        gone.map(|change| &change.key)
+    }
+
+    fn keys(&self) -> impl Iterator<Item = &PairKey> {
+        self.changes.iter().map(|change| &change.key)
+    }
+}
+
+/// A batch whose conditions hold.
+struct CheckedBatch {
+    ticket: Ticket,
+    /// Of each change as it was asked, which of the intent's it is.
+    places: Vec<Option<usize>>,
+    intent: Intent,
+    /// The device of each change of the intent.
+    devices: Vec<usize>,
+    /// All devices of its pairs.
+    looked_at: BTreeSet<usize>,
+    /// What went wrong with it.
+    failed: Option<Error>,
+    /// Whether its intent is kept, or may be.
+    is_kept: bool,
+}
+
+impl CheckedBatch {
+    /// The device that keeps the intent.
+    fn home(&self) -> usize {
+        self.devices.first().copied().unwrap_or(0)
+    }
+
+    fn has_intent(&self) -> bool {
+        self.devices.len() > 1
+    }
+
+    /// Whether an intent of it is to be kept now.
+    fn begins(&self) -> bool {
+        self.has_intent() && self.failed.is_none()
+    }
+
+    fn is_of_several_devices(&self) -> bool {
+        self.devices.iter().any(|&device| device != self.home())
+    }
+
+    fn kept(&self) -> KeptIntent {
+        let devices: BTreeSet<usize> = self.devices.iter().copied().collect();
+        let keys = self.intent.changes.iter().map(|change| change.key.clone()).collect();
+        let is_half_done = self.failed.is_some();
+        KeptIntent { home: self.home(), devices: devices.into_iter().collect(), keys, is_half_done }
+    }
+
+    fn answer(self) -> (Ticket, Result<Answer>) {
+        let mark = |&place: &Option<usize>| {
+            let place = place.filter(|&place| self.intent.changes[place].value.is_some())?;
+            Some(Mark::new(self.intent.first_mark + place as u64))
+        };
+        let answer = match self.failed {
+            None => Ok(Answer::Batched(self.places.iter().map(mark).collect())),
+            Some(error) => Err(error),
+        };
+        (self.ticket, answer)
+    }
+}
+
+impl Array {
+    /// Carries batches out. Those that have a pair in common happen one after the other.
+    pub(super) fn answer_batches(
+        &self,
+        layout: &Layout,
+        batches: Vec<KeyedBatch>,
+        answered: &mut PairAnswers,
+    ) {
+        let mut left = batches;
+        while !left.is_empty() {
+            let mut keys: HashSet<Vec<u8>> = HashSet::new();
+            let mut is_apart = |batch: &KeyedBatch| {
+                let is_apart = batch.keys().all(|key| !keys.contains(key.bytes()));
+                keys.extend(batch.keys().map(|key| key.bytes().to_vec()));
+                is_apart
+            };
+            let (round, later) = left.into_iter().partition(|batch| is_apart(batch));
+            left = later;
+            self.answer_round(layout, round, answered);
+        }
+        if self.intents.lock().len() >= INTENTS_MAX {
+            // What fails is told to whoever it keeps from something.
+            drop(self.settle_intents(layout));
+        }
+    }
+
+    /// Carries out batches that have no pair in common.
+    fn answer_round(&self, layout: &Layout, round: Vec<KeyedBatch>, answered: &mut PairAnswers) {
+        if let Err(error) = self.reserve_marks(layout) {
+            answered.extend(round.iter().map(|batch| (batch.ticket, Err(error.clone()))));
+            return;
+        }
+        let (round, mut locked) = self.lock_settled(layout, round, answered);
+        let mut checked = self.check_batches(layout, &mut locked, round, answered);
+        self.flush_before(&mut locked, &mut checked);
+        self.keep_intents(&mut locked, &mut checked);
+        self.make_changes(layout, &mut locked, &mut checked);
+        self.drop_intents(&mut locked, &checked);
+        answered.extend(checked.into_iter().map(CheckedBatch::answer));
+    }
+
+    /// Locks the devices of batches, once no pair that they remove is of an intent. Those of which that cannot be are answered.
+    fn lock_settled<'l>(
+        &self,
+        layout: &'l Layout,
+        mut round: Vec<KeyedBatch>,
+        answered: &mut PairAnswers,
+    ) -> (Vec<KeyedBatch>, LockedDevices<'l>) {
+        loop {
+            let map = layout.map();
+            // Where a shard is on the move to is locked, too: what changes of it changes on both.
+            let numbers = round.iter().flat_map(KeyedBatch::keys).flat_map(|key| {
+                [Some(map.device_of(key.bytes())), map.target_of(key.bytes())].into_iter().flatten()
+            });
+            let locked = layout.lock(numbers);
+            let is_free = |batch: &KeyedBatch| {
+                let intents = self.intents.lock();
+                batch.removed().all(|key| !intents.has_key(key.bytes()))
+            };
+            if round.iter().all(is_free) {
+                return (round, locked);
+            }
+            drop(locked);
+            let settled = self.settle_intents(layout);
+            round.retain(|batch| {
+                let may = is_free(batch)
+                    || match self.may_be_removed(&settled, |key| batch.removed().any(|of| of.bytes() == key))
+                    {
+                        Ok(()) => true,
+                        Err(error) => {
+                            answered.push((batch.ticket, Err(error)));
+                            false
+                        }
+                    };
+                may
+            });
+        }
+    }
+
+    /// Answers batches that can not be; gives back the others, with their marks, each with its room made.
+    fn check_batches(
+        &self,
+        layout: &Layout,
+        locked: &mut LockedDevices<'_>,
+        round: Vec<KeyedBatch>,
+        answered: &mut PairAnswers,
+    ) -> Vec<CheckedBatch> {
+        let seen = see(layout, locked, &round);
+        let mut taken: HashMap<usize, u64> = HashMap::new();
+        let mut checked = Vec::with_capacity(round.len());
+        for batch in round {
+            let ticket = batch.ticket;
+            let may =
+                check_expected(&batch, &seen).and_then(|()| make_room(layout, locked, &batch, &mut taken));
+            match may {
+                Ok(()) => checked.push(self.marked(layout, batch)),
+                Err(error) => answered.push((ticket, Err(error))),
+            }
+        }
+        checked
+    }
+
+    /// Draws marks, under the locks: those of a key rise.
+    fn marked(&self, layout: &Layout, batch: KeyedBatch) -> CheckedBatch {
+        let looked_at = batch.keys().map(|key| layout.map().device_of(key.bytes())).collect();
+        let (mut places, mut changes, mut devices) = (Vec::new(), Vec::new(), Vec::new());
+        for ExpectedChange { key, becomes, .. } in batch.changes {
+            let value = match becomes {
+                KeyedBecomes::Unchanged => {
+                    places.push(None);
+                    continue;
+                }
+                KeyedBecomes::Value(value) => Some(value),
+                KeyedBecomes::Nothing => None,
+            };
+            places.push(Some(changes.len()));
+            devices.push(layout.map().device_of(key.bytes()));
+            changes.push(MarkedChange { key, value });
+        }
+        let first_mark = self.marks.fetch_add(changes.len() as u64, Ordering::Relaxed);
+        let intent = Intent { first_mark, changes };
+        CheckedBatch {
+            ticket: batch.ticket,
+            places,
+            intent,
+            devices,
+            looked_at,
+            failed: None,
+            is_kept: false,
+        }
+    }
+
+    /// Makes durable what batches of several devices rest on.
+    fn flush_before(&self, locked: &mut LockedDevices<'_>, batches: &mut [CheckedBatch]) {
+        if matches!(self.options.device.ack, AckMode::Immediate) {
+            // It is.
+            return;
+        }
+        let spans = |batch: &&mut CheckedBatch| batch.is_of_several_devices();
+        let numbers: BTreeSet<usize> =
+            batches.iter_mut().filter(spans).flat_map(|batch| batch.looked_at.iter().copied()).collect();
+        for number in numbers {
+            // PERSIST: what a batch of several devices rests on is durable before its intent is.
+            let flushed = open_device(locked, number)
+                .and_then(|device| device.flush().map_err(|error| refused(device.place(), &error)));
+            let Err(error) = flushed else { continue };
+            for batch in batches.iter_mut().filter(spans).filter(|batch| batch.looked_at.contains(&number)) {
+                batch.failed.get_or_insert(error.clone());
+            }
+        }
+    }
+
+    /// Keeps what the batches are about to do.
+    fn keep_intents(&self, locked: &mut LockedDevices<'_>, batches: &mut [CheckedBatch]) {
+        let homes: BTreeSet<usize> =
+            batches.iter().filter(|batch| batch.begins()).map(CheckedBatch::home).collect();
+        for home in homes {
+            let mut of_home: Vec<&mut CheckedBatch> =
+                batches.iter_mut().filter(|batch| batch.begins() && batch.home() == home).collect();
+            let kept = of_home.iter().map(|batch| (batch.intent.first_mark, batch.intent.encode()));
+            let kept: Vec<(u64, Vec<u8>)> = kept.collect();
+            let spans = of_home.iter().any(|batch| batch.is_of_several_devices());
+            let mut place = home;
+            let (stored, flushed) = match open_device(locked, home) {
+                Ok(device) => {
+                    place = device.place();
+                    let stored = device.store_intents(kept);
+                    // PERSIST: an intent is durable before the first change on another device than its own.
+                    (stored, if spans { device.flush() } else { Ok(()) })
+                }
+                Err(_) => (kept.iter().map(|_| Err(gone())).collect(), Ok(())),
+            };
+            for (batch, stored) in of_home.iter_mut().zip(stored) {
+                // Where the medium refused it may be there, and what it says is done by the next opening.
+                batch.is_kept = matches!(stored, Ok(()) | Err(KvError::Medium(_)));
+                let failed = stored.map_err(|error| refused_change(place, &error));
+                let flushed = flushed.as_ref().map_err(|error| half_done(place, error));
+                batch.failed = failed.and(flushed.map(drop)).err();
+            }
+        }
+        // From here on an opening may do what is left of them, also of those that failed just now.
+        let mut intents = self.intents.lock();
+        for batch in batches.iter().filter(|batch| batch.is_kept) {
+            intents.add(batch.intent.first_mark, batch.kept());
+        }
+    }
+
+    /// Makes the changes of batches whose intents are kept.
+    fn make_changes(&self, layout: &Layout, locked: &mut LockedDevices<'_>, batches: &mut [CheckedBatch]) {
+        let mut of_device: BTreeMap<usize, Vec<(usize, usize)>> = BTreeMap::new();
+        for (at, batch) in batches.iter().enumerate().filter(|(_, batch)| batch.failed.is_none()) {
+            for (place, &device) in batch.devices.iter().enumerate() {
+                of_device.entry(device).or_default().push((at, place));
+            }
+        }
+        for (number, places) in of_device {
+            let changes = places.iter().map(|&(at, place)| batches[at].intent.change(place)).collect();
+            let (device_place, results) = match open_device(locked, number) {
+                Ok(device) => (device.place(), device.make_changes(changes)),
+                Err(_) => (number, places.iter().map(|_| Err(gone())).collect()),
+            };
+            for &(at, place) in &places {
+                let key = &batches[at].intent.changes[place].key;
+                if let Some(to) = layout.map().target_of(key.bytes()) {
+                    layout.copy_changed(locked, key, (number, to));
+                }
+            }
+            for (&(at, _), result) in places.iter().zip(results) {
+                let Err(error) = result else { continue };
+                let batch = &mut batches[at];
+                // Others of its changes are made, and this one is when the array is opened again.
+                let failed = if batch.is_kept {
+                    half_done(device_place, &error)
+                } else {
+                    refused_change(device_place, &error)
+                };
+                batch.failed.get_or_insert(failed);
+                self.intents.lock().set_half_done(batch.intent.first_mark);
+            }
+        }
+    }
+
+    /// Removes intents of which nothing is left to be done, as far as that is so now.
+    fn drop_intents(&self, locked: &mut LockedDevices<'_>, batches: &[CheckedBatch]) {
+        let mut of_home: BTreeMap<usize, Vec<u64>> = BTreeMap::new();
+        for batch in batches.iter().filter(|batch| batch.has_intent() && batch.failed.is_none()) {
+            let is_durable = matches!(self.options.device.ack, AckMode::Immediate);
+            // PERSIST: of one device the changes are durable before what follows them. Of several only a flush of all tells (`settle_intents`).
+            if is_durable || !batch.is_of_several_devices() {
+                of_home.entry(batch.home()).or_default().push(batch.intent.first_mark);
+            }
+        }
+        for (home, marks) in of_home {
+            let Ok(device) = open_device(locked, home) else { continue };
+            let dropped = device.drop_intents(&marks);
+            let mut intents = self.intents.lock();
+            let dropped = marks.iter().zip(dropped).filter(|(_, dropped)| dropped.is_ok());
+            dropped.for_each(|(&mark, _)| intents.remove(mark));
+        }
+    }
+
+    /// After intents were settled, with this result: whether pairs that are of intents all the same may come to be free. Others may have been added since.
+    ///
+    /// # Errors
+    /// That of the device that failed; `Unavailable` if they are of one that was cut short.
+    pub(super) fn may_be_removed(
+        &self,
+        settled: &ArrayResult<()>,
+        is_of: impl FnMut(&[u8]) -> bool,
+    ) -> Result<()> {
+        settled.clone().map_err(Error::from)?;
+        match self.intents.lock().is_half_done(is_of) {
+            true => {
+                let message = "a change of several keys with this one was cut short by a device: it is finished when the array is opened anew, and nothing of it is removed before";
+                Err(Error::new(ErrorKind::Unavailable, message))
+            }
+            false => Ok(()),
+        }
+    }
+
+    /// Flushes the devices of all intents that are kept, and removes these. Holds no lock of a device as it is called.
+    ///
+    /// # Errors
+    /// That of the first device that fails: its intents stay.
+    pub(super) fn settle_intents(&self, layout: &Layout) -> ArrayResult<()> {
+        let made = self.intents.lock().made();
+        let devices_of = |(_, home, devices): &(u64, usize, Vec<usize>)| [&devices[..], &[*home]].concat();
+        let numbers: BTreeSet<usize> = made.iter().flat_map(devices_of).collect();
+        let mut locked = layout.lock(numbers.iter().copied());
+        let mut failed: BTreeMap<usize, ArrayError> = BTreeMap::new();
+        for &number in &numbers {
+            // PERSIST: all changes of an intent before it goes.
+            if let Err(error) = flush(&mut locked, number) {
+                failed.insert(number, error);
+            }
+        }
+        let mut of_home: BTreeMap<usize, Vec<u64>> = BTreeMap::new();
+        let is_whole =
+            |of: &&(u64, usize, Vec<usize>)| devices_of(of).iter().all(|number| !failed.contains_key(number));
+        let whole = made.iter().filter(is_whole);
+        whole.for_each(|(mark, home, _)| of_home.entry(*home).or_default().push(*mark));
+        for (home, marks) in of_home {
+            let Some(device) = locked.device(home) else { continue };
+            let dropped: KvResult<()> = device.drop_intents(&marks).into_iter().collect();
+            // PERSIST: an intent is gone durably before a pair of it may be removed.
+            match dropped.and_then(|()| device.flush()) {
+                Ok(()) => marks.iter().for_each(|&mark| self.intents.lock().remove(mark)),
+                Err(error) => drop(failed.insert(home, device_failed(device, error))),
+            }
+        }
+        failed.into_values().next().map_or(Ok(()), Err)
+    }
+}
+
+fn flush(locked: &mut LockedDevices<'_>, number: usize) -> ArrayResult<()> {
+    let device = locked.device(number).ok_or(ArrayError::Closed)?;
+    device.flush().map_err(|error| device_failed(device, error))
+}
+
+fn open_device<'l>(locked: &'l mut LockedDevices<'_>, number: usize) -> Result<&'l mut ArrayDevice> {
+    locked.device(number).ok_or_else(closed)
+}
+
+/// What is under each key.
+fn see(
+    layout: &Layout,
+    locked: &mut LockedDevices<'_>,
+    round: &[KeyedBatch],
+) -> HashMap<Vec<u8>, Result<Option<Mark>>> {
+    let mut of_device: BTreeMap<usize, Vec<PairKey>> = BTreeMap::new();
+    for key in round.iter().flat_map(KeyedBatch::keys) {
+        of_device.entry(layout.map().device_of(key.bytes())).or_default().push(key.clone());
+    }
+    let mut seen = HashMap::new();
+    for (number, keys) in of_device {
+        let names: Vec<Vec<u8>> = keys.iter().map(|key| key.bytes().to_vec()).collect();
+        match open_device(locked, number) {
+            Ok(device) => {
+                let marks = device.marks_of(keys).into_iter();
+                let place = device.place();
+                let marks = marks.map(|mark| mark.map_err(|error| pair_refused(place, &error)));
+                seen.extend(names.into_iter().zip(marks));
+            }
+            Err(error) => seen.extend(names.into_iter().map(|name| (name, Err(error.clone())))),
+        }
+    }
+    seen
+}
+
+/// Has each device make room for what is stored there, beside what others of the round take.
+fn make_room(
+    layout: &Layout,
+    locked: &mut LockedDevices<'_>,
+    batch: &KeyedBatch,
+    taken: &mut HashMap<usize, u64>,
+) -> Result<()> {
+    let changes = batch.changes.iter().filter(|change| !matches!(change.becomes, KeyedBecomes::Unchanged));
+    let mut wanted: BTreeMap<usize, u64> = BTreeMap::new();
+    let (mut home, mut intent_bytes) = (None, 0);
+    for change in changes {
+        let number = layout.map().device_of(change.key.bytes());
+        let (key_bytes, value_bytes) = (
+            change.key.bytes().len(),
+            match &change.becomes {
+                KeyedBecomes::Value(value) => value.len() + MARK_BYTES,
+                _ => 0,
+            },
+        );
+        *wanted.entry(number).or_default() += ArrayDevice::charge(key_bytes, value_bytes);
+        home.get_or_insert(number);
+        intent_bytes += key_bytes + value_bytes;
+    }
+    if let Some(home) = home {
+        // The intent, and the deletion of it.
+        let key_bytes = Intent::key_of(0).len();
+        let bytes = ArrayDevice::charge(key_bytes, intent_bytes + batch.changes.len() * 8 + INTENT_BYTES);
+        *wanted.entry(home).or_default() += bytes + ArrayDevice::charge(key_bytes, 0);
+    }
+    for (&number, &bytes) in &wanted {
+        let before = taken.get(&number).copied().unwrap_or(0);
+        let device = open_device(locked, number)?;
+        device.make_room(before + bytes).map_err(|error| refused(device.place(), &error))?;
+    }
+    wanted.into_iter().for_each(|(number, bytes)| *taken.entry(number).or_default() += bytes);
+    Ok(())
+}
+
+/// What a device that is closed says.
+fn gone() -> KvError {
+    KvError::Closed { why: "the array is closed".into() }
+}
+
+fn half_done(device: usize, error: &KvError) -> Error {
+    let message = format!(
+        "device {}: {error}: some of what changes together may be stored, and the rest is when the array is opened anew",
+        device + 1
+    );
+    Error::new(ErrorKind::Indeterminate, message)
+}
+
+/// Whether what was seen is what is expected.
+fn check_expected(batch: &KeyedBatch, seen: &HashMap<Vec<u8>, Result<Option<Mark>>>) -> Result<()> {
+    for ExpectedChange { key, expect, .. } in &batch.changes {
+        let seen = seen.get(key.bytes()).cloned().unwrap_or(Ok(None))?;
+        let holds = match expect {
+            Expect::Any => true,
+            Expect::Absent => seen.is_none(),
+            Expect::Present => seen.is_some(),
+            Expect::Same(mark) => seen == Some(*mark),
+        };
+        if !holds {
+            return Err(conflict());
+        }
+    }
+    Ok(())
+}

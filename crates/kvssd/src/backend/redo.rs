@@ -1,0 +1,80 @@
+//! What is left to be done of batches that were cut off.
+//!
+//! Owns the end of each intent as an array is opened. Promises that afterwards each batch happened whole, as often as this is begun, or cut off, before that. Must not know how a batch began.
+
+use std::collections::BTreeMap;
+
+use super::failure::{ArrayError, ArrayResult};
+use super::intent::{Intent, Intents, KeptIntent};
+use super::layout::device_failed;
+use super::map::ArrayMap;
+use super::opening::MemberDevices;
+use crate::code::KvError;
+
+/// Does what is left of each intent, and removes it; those that a device has no room for stay, and are given back.
+pub(super) fn redo(map: &ArrayMap, devices: &mut MemberDevices) -> ArrayResult<Intents> {
+    let mut found: Vec<(usize, Intent)> = Vec::new();
+    for (&number, device) in devices.iter_mut() {
+        let intents = device.intents().map_err(|error| device_failed(device, error))?;
+        found.extend(intents.into_iter().map(|intent| (number, intent)));
+    }
+    let mut left = Intents::default();
+    if found.is_empty() {
+        return Ok(left);
+    }
+    // In the order of their marks: of two that change one pair the later one has the last word.
+    found.sort_unstable_by_key(|(_, intent)| intent.first_mark);
+    let mut done: BTreeMap<usize, Vec<u64>> = BTreeMap::new();
+    for (home, intent) in found {
+        match redo_one(map, devices, &intent)? {
+            true => done.entry(home).or_default().push(intent.first_mark),
+            false => left.add(intent.first_mark, kept(map, home, intent)),
+        }
+    }
+    // PERSIST: all that was left is durable before the intents go, and these are gone before a pair of theirs may be removed.
+    flush_all(devices)?;
+    for (number, marks) in done {
+        let Some(device) = devices.get_mut(&number) else { continue };
+        let dropped: Result<(), KvError> = device.drop_intents(&marks).into_iter().collect();
+        dropped.map_err(|error| device_failed(device, error))?;
+    }
+    flush_all(devices)?;
+    Ok(left)
+}
+
+/// Makes the changes of an intent that are not there; false if there is no room for one.
+fn redo_one(map: &ArrayMap, devices: &mut MemberDevices, intent: &Intent) -> ArrayResult<bool> {
+    let mut is_whole = true;
+    for place in 0..intent.changes.len() {
+        let (change, mark) = intent.change(place);
+        let number = map.device_of(change.key.bytes());
+        let device = devices.get_mut(&number).ok_or(ArrayError::Closed)?;
+        let seen = device.marks_of(vec![change.key.clone()]).pop();
+        let is_there = match seen {
+            Some(Ok(seen)) => seen.is_some_and(|seen| seen.number() >= mark),
+            // Nobody can read what is there, nor replace it.
+            Some(Err(KvError::Damaged { .. })) | None => true,
+            Some(Err(error)) => return Err(device_failed(device, error)),
+        };
+        if is_there {
+            continue;
+        }
+        match device.make_changes(vec![(change, mark)]).pop() {
+            Some(Ok(())) | None => {}
+            Some(Err(KvError::DeviceFull { .. })) => is_whole = false,
+            Some(Err(error)) => return Err(device_failed(device, error)),
+        }
+    }
+    Ok(is_whole)
+}
+
+fn kept(map: &ArrayMap, home: usize, intent: Intent) -> KeptIntent {
+    let keys = intent.changes.into_iter().map(|change| change.key);
+    let keys: Vec<_> = keys.collect();
+    let devices = keys.iter().map(|key| map.device_of(key.bytes())).collect();
+    KeptIntent { home, devices, keys, is_half_done: true }
+}
+
+fn flush_all(devices: &mut MemberDevices) -> ArrayResult<()> {
+    devices.values_mut().try_for_each(|device| device.flush().map_err(|error| device_failed(device, error)))
+}
