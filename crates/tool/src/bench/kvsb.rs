@@ -4,12 +4,17 @@
 //! was wrong: such a run ends in an error. [`sizes`] says how long values are, [`client`] what is asked and checked, [`figures`] how it is told.
 
 mod client;
+mod cores;
+mod course;
 mod figures;
+mod model;
+mod page;
+mod running;
 mod sizes;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use hedgerow_device::{FastTier, FastTierOptions};
@@ -17,17 +22,21 @@ use hedgerow_kvssd::{
     AckMode, Device, DeviceOptions, DeviceThread, HostRequest, KvAnswer, KvCommand, PairKey, QUEUE_DEPTH_MAX,
     QueuePair, SpaceId,
 };
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde_json::json;
 
 use super::distribution::Distribution;
 use super::driver::Progress;
-use super::{advance, phase_bar, report};
+use super::paper::{check_writable, machine};
+use super::process::Neighbours;
+use super::{advance, phase_bar};
 use crate::kvssd_store::geometry_of;
-use crate::process::read;
 use crate::units::parse_bytes;
 use client::{KvsbClient, KvsbOutcome, KvsbPlan};
+use cores::Cores;
+use course::{KvsbCourse, Meter};
 use figures::{KvsbDeviceFigures, KvsbPhaseFigures, Spent};
+use model::{KvsbModel, ModelArgs};
+use running::Running;
 use sizes::ValueSizes;
 
 /// Of a device that is made for so much, this part is to be taken.
@@ -40,9 +49,6 @@ const RECORD_EXTRA_BYTES: u64 = 24 + 32 + 32;
 /// The key has its number in it.
 const KEY_BYTES_MIN: usize = 16;
 const SPACE: &[u8] = b"kvsb";
-/// What threads of devices are called.
-const DEVICE_THREAD: &str = "hedgerow-kvssd";
-const THREAD_START_MAX: Duration = Duration::from_secs(10);
 /// What the buffers of one device's queue may take.
 const BUFFER_BYTES_MAX: u64 = 4 << 30;
 /// Operations a second, at least: with less of them a phase has no end.
@@ -96,7 +102,15 @@ pub(super) struct KvsbArgs {
     /// Seed of all random choices.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Writes the results there.
+    /// How often all of it is run, on new devices each time: medians and ranges are told. Files of the rounds before are removed.
+    #[arg(long, default_value_t = 1)]
+    rounds: usize,
+    #[command(flatten)]
+    model: ModelArgs,
+    /// Writes the report there: one file, with its charts.
+    #[arg(long)]
+    html: Option<PathBuf>,
+    /// Writes all figures there.
     #[arg(long)]
     json: Option<PathBuf>,
 }
@@ -114,19 +128,31 @@ type ClientOutcome = Result<(KvsbOutcome, Duration), String>;
 
 /// Runs the benchmark.
 pub(super) fn run(args: &KvsbArgs) -> Result<(), String> {
+    args.check()?;
+    [&args.json, &args.html].into_iter().flatten().try_for_each(|path| check_writable(path))?;
+    let mut phases = Vec::new();
+    for round in 1..=args.rounds {
+        if round > 1 {
+            args.remove_files()?;
+        }
+        phases.extend(run_round(args, round)?);
+    }
+    let model = args.model.is_asked().then(|| KvsbModel::run(args)).transpose()?;
+    print!("{}", page::text(&phases, model.as_ref()));
+    page::write_reports(args, &phases, model.as_ref())
+}
+
+/// All phases on new devices.
+fn run_round(args: &KvsbArgs, round: usize) -> Result<Vec<KvsbPhaseFigures>, String> {
     let mut bench = Kvsb::new(args)?;
     let mut phases = Vec::new();
     for name in &args.phases {
-        let phase = bench.run_phase(name)?;
+        let phase = KvsbPhaseFigures { round, ..bench.run_phase(name)? };
         eprintln!("{}", phase.progress_line());
         phases.push(phase);
     }
     bench.close()?;
-    print!("{}", figures::tables(&phases));
-    if let Some(path) = &args.json {
-        report::write_json(path, args.to_json(), &phases)?;
-    }
-    Ok(())
+    Ok(phases)
 }
 
 impl KvsbArgs {
@@ -138,6 +164,7 @@ impl KvsbArgs {
             KvsbArgs { devices: 0, .. } => return wrong("--devices"),
             KvsbArgs { keys: 0, .. } => return wrong("--keys"),
             KvsbArgs { depth: 0, .. } => return wrong("--depth"),
+            KvsbArgs { rounds: 0, .. } => return wrong("--rounds"),
             _ => {}
         }
         if !(KEY_BYTES_MIN..=hedgerow_kvssd::KEY_BYTES_MAX).contains(&self.key_bytes) {
@@ -157,6 +184,7 @@ impl KvsbArgs {
         if self.depth > QUEUE_DEPTH_MAX {
             return Err(format!("--depth may be {QUEUE_DEPTH_MAX} at most, not {}", self.depth));
         }
+        self.model.check()?;
         let buffers = self.depth as u64 * self.value_bytes.most() as u64;
         if buffers > BUFFER_BYTES_MAX {
             return Err(format!(
@@ -206,10 +234,33 @@ impl KvsbArgs {
         self.size.unwrap_or(wanted.max(least))
     }
 
+    fn device_count(&self) -> usize {
+        if self.files.is_empty() { self.devices } else { self.files.len() }
+    }
+
+    /// What devices lie on.
+    fn place(&self) -> String {
+        let directory = |file: &PathBuf| {
+            let parent = file.parent().filter(|parent| !parent.as_os_str().is_empty());
+            machine::place(parent.unwrap_or(Path::new(".")))
+        };
+        let mut places: Vec<String> = self.files.iter().map(directory).collect();
+        places.dedup();
+        if places.is_empty() { "memory".into() } else { places.join(", ") }
+    }
+
+    /// Those of a round that is over: this run made them.
+    fn remove_files(&self) -> Result<(), String> {
+        let removed = |file: &PathBuf| {
+            std::fs::remove_file(file).map_err(|error| format!("removing {}: {error}", file.display()))
+        };
+        self.files.iter().try_for_each(removed)
+    }
+
     fn to_json(&self) -> serde_json::Value {
         json!({
             "suite": "kvsb",
-            "devices": if self.files.is_empty() { self.devices } else { self.files.len() },
+            "devices": self.device_count(),
             "files": self.files,
             "keys": self.keys,
             "operations": self.operations.unwrap_or(self.keys),
@@ -223,6 +274,11 @@ impl KvsbArgs {
             "no_pin": self.no_pin,
             "phases": self.phases,
             "size": self.size,
+            "rounds": self.rounds,
+            "machine": machine::machine(),
+            "memory_nodes": cores::node_count(),
+            "place": self.place(),
+            "version": env!("CARGO_PKG_VERSION"),
             "seed": self.seed,
         })
     }
@@ -233,6 +289,8 @@ impl KvsbArgs {
 struct Kvsb<'a> {
     args: &'a KvsbArgs,
     mix: [u64; 4],
+    /// None: threads go where they like.
+    cores: Option<Cores>,
     instances: Vec<Instance>,
 }
 
@@ -251,23 +309,29 @@ impl<'a> Kvsb<'a> {
         let options = DeviceOptions { ack, ..DeviceOptions::default() };
         let bytes = geometry.bytes();
         let tier_options = FastTierOptions { reserve_bytes: bytes, ..FastTierOptions::default() };
-        let count = if args.files.is_empty() { args.devices } else { args.files.len() };
+        let count = args.device_count();
+        let cores = if args.no_pin { None } else { Cores::enough_for(count) };
         let mut instances = Vec::with_capacity(count);
         for number in 0..count {
-            let name = args.files.get(number).map_or("memory".into(), |file| file.display().to_string());
-            let told = |error: &dyn std::fmt::Display| format!("no device can be made of {name}: {error}");
-            let tier = match args.files.get(number) {
-                Some(file) => FastTier::open_file(file, &tier_options, true),
-                None => FastTier::dram(&tier_options),
+            let made = || {
+                let name = args.files.get(number).map_or("memory".into(), |file| file.display().to_string());
+                let told =
+                    |error: &dyn std::fmt::Display| format!("no device can be made of {name}: {error}");
+                let tier = match args.files.get(number) {
+                    Some(file) => FastTier::open_file(file, &tier_options, true),
+                    None => FastTier::dram(&tier_options),
+                };
+                let tier = tier.map_err(|error| told(&error))?;
+                let device = Device::format(tier, geometry, options.clone()).map_err(|error| told(&error))?;
+                let (device, space) = with_space(device).map_err(|error| told(&error))?;
+                let seed = args.seed.wrapping_add(number as u64);
+                let client = KvsbClient::new(space, args.key_bytes, args.value_bytes.clone(), seed);
+                Ok::<_, String>(Instance { device: Some(device), client })
             };
-            let tier = tier.map_err(|error| told(&error))?;
-            let device = Device::format(tier, geometry, options.clone()).map_err(|error| told(&error))?;
-            let (device, space) = with_space(device).map_err(|error| told(&error))?;
-            let seed = args.seed.wrapping_add(number as u64);
-            let client = KvsbClient::new(space, args.key_bytes, args.value_bytes.clone(), seed);
-            instances.push(Instance { device: Some(device), client });
+            // There, so that what is touched now lies where it is used.
+            instances.push(Cores::on(cores.as_ref(), number, made)?);
         }
-        Ok(Kvsb { args, mix, instances })
+        Ok(Kvsb { args, mix, cores, instances })
     }
 
     /// All instances at once.
@@ -277,63 +341,38 @@ impl<'a> Kvsb<'a> {
         };
         let (rate, distribution) = (self.args.rate, self.args.distribution);
         let plan = KvsbPlan { mix, operations, rate, distribution };
-        let cores = if self.args.no_pin { None } else { Cores::enough_for(2 * self.instances.len()) };
-        let (mut running, mut queues) = (Vec::new(), Vec::new());
+        let (cores, neighbours) = (self.cores.as_ref(), Neighbours::watch()?);
+        let (mut running, mut queues, mut meters) = (Vec::new(), Vec::new(), Vec::new());
         for (number, instance) in self.instances.iter_mut().enumerate() {
             let device = instance.device.take().ok_or("a device was lost in an earlier phase")?;
             let before = Spent::of(&device);
-            let thread = Running::start(device, cores.as_ref().map(|cores| (cores, 2 * number + 1)))?;
-            let opened = thread.thread.opener().open(self.args.depth, self.args.value_bytes.most());
+            let thread = Running::start(device, cores, number)?;
+            let opener = thread.thread.opener();
+            let (depth, bytes) = (self.args.depth, self.args.value_bytes.most());
+            let opened = Cores::on(cores, number, || opener.open(depth, bytes));
             queues.push(opened.map_err(|error| error.to_string())?);
+            meters.push(Meter::new(thread.task.clone(), thread.cpu_before));
             running.push((thread, before));
         }
-        let outcomes = self.run_clients(name, &plan, queues, cores.as_ref());
+        let clients = self.instances.iter_mut().map(|instance| &mut instance.client).zip(queues).collect();
+        let (outcomes, course) = run_clients(name, &plan, clients, &meters, cores);
         let mut figures = Vec::with_capacity(running.len());
         for (number, ((thread, before), outcome)) in running.into_iter().zip(outcomes).enumerate() {
             let (device, device_cpu) = thread.stop()?;
             let (outcome, client_cpu) =
                 outcome.map_err(|error| format!("{name}, device {}: {error}", number + 1))?;
             let spent = Spent { client_cpu, device_cpu, ..Spent::of(&device).since(&before) };
-            figures.push(KvsbDeviceFigures::new(number + 1, &outcome, &spent, &device.info()));
+            let mut own = KvsbDeviceFigures::new(number + 1, &outcome, &spent, &device.info());
+            own.course = course.of(number);
+            figures.push(own);
             self.instances[number].device = Some(device);
         }
-        let phase = KvsbPhaseFigures::new(name, cores.is_some_and(|cores| cores.hold_all()), figures);
+        let phase = KvsbPhaseFigures::new(name, cores.is_some_and(Cores::hold_all), figures);
+        let phase = KvsbPhaseFigures { neighbours_cpus: neighbours.processors()?, ..phase };
         match phase.wrong() {
             0 => Ok(phase),
             wrong => Err(format!("{name}: {wrong} answers were wrong")),
         }
-    }
-
-    /// A thread each; they begin at once. What each did, and what its thread had of a processor.
-    fn run_clients(
-        &mut self,
-        name: &str,
-        plan: &KvsbPlan,
-        queues: Vec<QueuePair>,
-        cores: Option<&Cores>,
-    ) -> Vec<ClientOutcome> {
-        let (done, barrier) = (AtomicU64::new(0), Barrier::new(queues.len()));
-        let (done, barrier) = (&done, &barrier);
-        std::thread::scope(|scope| {
-            let mut clients = Vec::with_capacity(queues.len());
-            for (number, (instance, mut queue)) in self.instances.iter_mut().zip(queues).enumerate() {
-                clients.push(scope.spawn(move || -> ClientOutcome {
-                    if let Some(cores) = cores {
-                        cores.pin(2 * number);
-                    }
-                    barrier.wait();
-                    let before = own_cpu();
-                    let outcome = instance.client.run(&mut queue, plan, done);
-                    Ok((outcome.map_err(|error| error.to_string())?, own_cpu() - before))
-                }));
-            }
-            let all = plan.operations.saturating_mul(clients.len() as u64);
-            watch(name, all, done, || clients.iter().all(|client| client.is_finished()));
-            let ended = |joined: std::thread::Result<ClientOutcome>| {
-                joined.unwrap_or_else(|_| Err("a client panicked".into()))
-            };
-            clients.into_iter().map(|client| ended(client.join())).collect()
-        })
     }
 
     fn close(self) -> Result<(), String> {
@@ -342,6 +381,39 @@ impl<'a> Kvsb<'a> {
         }
         Ok(())
     }
+}
+
+/// A thread each; they begin at once. What each did, what its thread had of a processor, and the course of it all.
+fn run_clients(
+    name: &str,
+    plan: &KvsbPlan,
+    clients: Vec<(&mut KvsbClient, QueuePair)>,
+    meters: &[Meter],
+    cores: Option<&Cores>,
+) -> (Vec<ClientOutcome>, KvsbCourse) {
+    let barrier = Barrier::new(clients.len());
+    let barrier = &barrier;
+    std::thread::scope(|scope| {
+        let mut threads = Vec::with_capacity(clients.len());
+        for (number, ((client, mut queue), meter)) in clients.into_iter().zip(meters).enumerate() {
+            threads.push(scope.spawn(move || -> ClientOutcome {
+                if let Some(cores) = cores {
+                    cores.pin_client(number);
+                }
+                barrier.wait();
+                meter.begin_client();
+                let outcome = client.run(&mut queue, plan, &meter.done);
+                let cpu = meter.end_client();
+                Ok((outcome.map_err(|error| error.to_string())?, cpu))
+            }));
+        }
+        let all = plan.operations.saturating_mul(threads.len() as u64);
+        let course = watch(name, all, meters, || threads.iter().all(|thread| thread.is_finished()));
+        let ended = |joined: std::thread::Result<ClientOutcome>| {
+            joined.unwrap_or_else(|_| Err("a client panicked".into()))
+        };
+        (threads.into_iter().map(|thread| ended(thread.join())).collect(), course)
+    })
 }
 
 /// The device with the benchmark's key space.
@@ -359,121 +431,20 @@ fn with_space(device: Device) -> hedgerow_kvssd::Result<(Device, SpaceId)> {
     }
 }
 
-/// A device with its thread.
-struct Running {
-    thread: DeviceThread,
-    /// The kernel's number of it.
-    task: String,
-    cpu_before: Duration,
-}
-
-impl Running {
-    /// A thread begins on the processors of the one that starts it.
-    fn start(device: Device, core: Option<(&Cores, usize)>) -> Result<Running, String> {
-        let own = sched_getaffinity(None).ok();
-        if let Some((cores, number)) = core {
-            cores.pin(number);
-        }
-        let before = device_tasks()?;
-        let thread = DeviceThread::start(device).map_err(|error| error.to_string());
-        if let (Some(own), Some((cores, _))) = (own, core) {
-            cores.keep(&own);
-        }
-        let thread = thread?;
-        let task = new_task(&before)?;
-        let cpu_before = task_cpu(&task)?;
-        Ok(Running { thread, task, cpu_before })
-    }
-
-    /// The device, and what its thread had of a processor.
-    fn stop(self) -> Result<(Device, Duration), String> {
-        let cpu = task_cpu(&self.task)?.saturating_sub(self.cpu_before);
-        Ok((self.thread.stop().map_err(|error| error.to_string())?, cpu))
-    }
-}
-
-/// The processors that this process may run on.
-#[derive(Debug)]
-struct Cores {
-    numbers: Vec<usize>,
-    /// The system refused one of them to a thread: figures are the noisier.
-    is_refused: AtomicBool,
-}
-
-impl Cores {
-    /// None if there are less.
-    fn enough_for(threads: usize) -> Option<Cores> {
-        let own = sched_getaffinity(None).ok()?;
-        let numbers: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&core| own.is_set(core)).collect();
-        (numbers.len() >= threads).then_some(Cores { numbers, is_refused: AtomicBool::new(false) })
-    }
-
-    /// Leaves this thread one of them.
-    fn pin(&self, number: usize) {
-        let mut set = CpuSet::new();
-        set.set(self.numbers[number % self.numbers.len()]);
-        self.keep(&set);
-    }
-
-    /// Leaves this thread these processors.
-    fn keep(&self, set: &CpuSet) {
-        if sched_setaffinity(None, set).is_err() {
-            self.is_refused.store(true, Ordering::Relaxed);
-        }
-    }
-
-    /// Whether each thread got what it was to have.
-    fn hold_all(&self) -> bool {
-        !self.is_refused.load(Ordering::Relaxed)
-    }
-}
-
-/// The threads of this process that drive devices.
-fn device_tasks() -> Result<Vec<String>, String> {
-    let failed = |error| format!("reading /proc/self/task: {error}");
-    let entries = std::fs::read_dir("/proc/self/task").map_err(failed)?;
-    let tasks = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
-    // One that has ended since has no name.
-    let name = |task: &str| read(&format!("/proc/self/task/{task}/comm")).unwrap_or_default();
-    Ok(tasks.filter(|task| name(task).trim() == DEVICE_THREAD).collect())
-}
-
-/// The one that has come since. It names itself, once it runs.
-fn new_task(before: &[String]) -> Result<String, String> {
-    let start = Instant::now();
-    while start.elapsed() < THREAD_START_MAX {
-        if let Some(task) = device_tasks()?.into_iter().find(|task| !before.contains(task)) {
-            return Ok(task);
-        }
-        std::thread::sleep(Duration::from_micros(100));
-    }
-    Err("the thread of a device did not begin".into())
-}
-
-/// Processor time that a thread of this process has had.
-fn task_cpu(task: &str) -> Result<Duration, String> {
-    let path = format!("/proc/self/task/{task}/schedstat");
-    let text = read(&path)?;
-    let ns = text.split_whitespace().next().and_then(|ns| ns.parse().ok());
-    ns.map(Duration::from_nanos).ok_or_else(|| format!("{path} has no time"))
-}
-
-fn own_cpu() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
-}
-
-/// Moves a bar until all is done.
-fn watch(name: &str, all: u64, done: &AtomicU64, is_done: impl Fn() -> bool) {
-    let (bar, start) = (phase_bar(name), Instant::now());
+/// Moves a bar until all is done, and looks at how it goes.
+fn watch(name: &str, all: u64, meters: &[Meter], is_done: impl Fn() -> bool) -> KvsbCourse {
+    let (bar, start, mut course) = (phase_bar(name), Instant::now(), KvsbCourse::begin(meters.len()));
     while !is_done() {
-        let operations = done.load(Ordering::Relaxed);
+        let operations = meters.iter().map(|meter| meter.done.load(Ordering::Relaxed)).sum();
         let so_far = operations as f64;
         let per_second = so_far / start.elapsed().as_secs_f64().max(1e-9);
         advance(&bar, Progress { operations, fraction: so_far / all.max(1) as f64, per_second });
+        course.go_on(meters);
         std::thread::sleep(Duration::from_millis(20));
     }
+    course.end(meters);
     bar.finish_and_clear();
+    course
 }
 
 #[cfg(test)]

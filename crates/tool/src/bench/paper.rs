@@ -94,7 +94,7 @@ pub(in crate::bench) fn run(suite: &PaperSuite, mut args: PaperArgs) -> std::res
 }
 
 /// A file that cannot be written is told before hours of measuring. One that is there keeps what is in it until the report is.
-fn check_writable(path: &Path) -> std::result::Result<(), String> {
+pub(in crate::bench) fn check_writable(path: &Path) -> std::result::Result<(), String> {
     let opened = std::fs::OpenOptions::new().create(true).append(true).open(path);
     opened.map(drop).map_err(|error| format!("writing {}: {error}", path.display()))
 }

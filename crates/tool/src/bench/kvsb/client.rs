@@ -61,16 +61,19 @@ pub(super) struct KvsbOutcome {
     pub(super) wrong: u64,
     /// Bytes of keys and values that were stored.
     pub(super) stored_bytes: u64,
+    /// Bytes of keys and values that the queue took from the client to store them.
+    pub(super) host_bytes: u64,
 }
 
-/// Under way: what, since when, which key, what there was of it.
-type UnderWay = (KvsbOperation, Instant, u64, Option<u64>);
+/// Under way: what, since when, which key, what there was of it, bytes to store.
+type UnderWay = (KvsbOperation, Instant, u64, Option<u64>, u64);
 
 /// What is under way, and what came of what is not.
 struct KvsbAnswers {
     under_way: BTreeMap<HostTicket, UnderWay>,
     latencies: [Histogram<u64>; 4],
     wrong: u64,
+    stored_bytes: u64,
     /// The first error of the device, which is no answer.
     failed: Option<KvError>,
 }
@@ -78,7 +81,7 @@ struct KvsbAnswers {
 impl KvsbAnswers {
     fn take(&mut self, ticket: HostTicket, result: &hedgerow_kvssd::Result<KvAnswer>, read: &[u8]) {
         use KvsbOperation::{Delete, Insert, Read, Update};
-        let Some((operation, due, key, expected)) = self.under_way.remove(&ticket) else {
+        let Some((operation, due, key, expected, bytes)) = self.under_way.remove(&ticket) else {
             self.wrong += 1;
             return;
         };
@@ -86,7 +89,10 @@ impl KvsbAnswers {
         let is_right = match (result, operation) {
             (Ok(KvAnswer::Retrieved { .. }), Read) => is_value(read, key, expected),
             (Err(KvError::KeyMissing), Read) => expected.is_none(),
-            (Ok(KvAnswer::Stored), Update | Insert) => true,
+            (Ok(KvAnswer::Stored), Update | Insert) => {
+                self.stored_bytes += bytes;
+                true
+            }
             (Ok(KvAnswer::Deleted(existed)), Delete) => *existed == expected.is_some(),
             (Err(error), _) if !matches!(error, KvError::KeyMissing) => {
                 self.failed.get_or_insert_with(|| error.clone());
@@ -130,14 +136,9 @@ impl KvsbClient {
         self.keys() - self.deleted
     }
 
-    /// Some bytes that differ in their first four, and then the number.
+    /// As [`key_of`] says.
     pub(super) fn key(&self, number: u64) -> Vec<u8> {
-        let spread = number.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        let mut key = vec![b'.'; self.key_bytes];
-        let bytes = [spread.to_be_bytes(), number.to_be_bytes()].concat();
-        let len = self.key_bytes.min(bytes.len());
-        key[..len].copy_from_slice(&bytes[..len]);
-        key
+        key_of(number, self.key_bytes)
     }
 
     /// Does what was planned, and tells `done` of each operation.
@@ -150,14 +151,19 @@ impl KvsbClient {
         plan: &KvsbPlan,
         done: &AtomicU64,
     ) -> hedgerow_kvssd::Result<KvsbOutcome> {
-        let mut answers =
-            KvsbAnswers { under_way: BTreeMap::new(), latencies: histograms(), wrong: 0, failed: None };
+        let mut answers = KvsbAnswers {
+            under_way: BTreeMap::new(),
+            latencies: histograms(),
+            wrong: 0,
+            stored_bytes: 0,
+            failed: None,
+        };
         let mut chooser = KeyChooser::new(
             plan.distribution,
             self.keys(),
             plan.operations.saturating_mul(plan.mix[2]) / 100,
         );
-        let (start, mut stored_bytes) = (Instant::now(), 0);
+        let (start, mut host_bytes) = (Instant::now(), 0);
         for number in 0..plan.operations {
             let due = plan.rate.map(|rate| start + Duration::from_secs_f64(number as f64 / rate));
             while due.is_some_and(|due| Instant::now() < due) {
@@ -168,7 +174,7 @@ impl KvsbClient {
                 done.fetch_add(1, Ordering::Relaxed);
                 continue;
             };
-            stored_bytes += self.start(queue, &mut answers, (operation, due, key))?;
+            host_bytes += self.start(queue, &mut answers, (operation, due, key))?;
             if number % OPERATIONS_A_LOOK == 0 {
                 poll(queue, &mut answers);
             }
@@ -177,11 +183,12 @@ impl KvsbClient {
         while !answers.under_way.is_empty() {
             wait(queue, &mut answers)?;
         }
-        let KvsbAnswers { latencies, wrong, failed, .. } = answers;
+        let KvsbAnswers { latencies, wrong, stored_bytes, failed, .. } = answers;
         if let Some(error) = failed {
             return Err(error);
         }
-        Ok(KvsbOutcome { seconds: start.elapsed().as_secs_f64(), latencies, wrong, stored_bytes })
+        let seconds = start.elapsed().as_secs_f64();
+        Ok(KvsbOutcome { seconds, latencies, wrong, stored_bytes, host_bytes })
     }
 
     fn operation(&mut self, mix: &[u64; 4]) -> KvsbOperation {
@@ -212,7 +219,7 @@ impl KvsbClient {
         }
     }
 
-    /// Starts an operation, once the queue has room for it: its latency counts from then on, or from when it was due. Bytes that it stores.
+    /// Starts an operation, once the queue has room for it: its latency counts from then on, or from when it was due. Bytes that the queue took to store.
     fn start(
         &mut self,
         queue: &mut QueuePair,
@@ -253,8 +260,9 @@ impl KvsbClient {
             KvsbOperation::Update => self.versions[number as usize] = Some(self.version),
             KvsbOperation::Insert => self.versions.push(Some(self.version)),
         }
-        answers.under_way.insert(ticket, (operation, began, number, expected));
-        Ok(if len > 0 { (key.len() + len) as u64 } else { 0 })
+        let bytes = if len > 0 { (key.len() + len) as u64 } else { 0 };
+        answers.under_way.insert(ticket, (operation, began, number, expected, bytes));
+        Ok(bytes)
     }
 
     /// A new version of a pair's value, of a size that is drawn. Bytes of it.
@@ -269,6 +277,16 @@ impl KvsbClient {
         value[20..24].copy_from_slice(&sum.to_le_bytes());
         len
     }
+}
+
+/// Some bytes that differ in their first four, and then the number.
+pub(super) fn key_of(number: u64, len: usize) -> Vec<u8> {
+    let spread = number.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let mut key = vec![b'.'; len];
+    let bytes = [spread.to_be_bytes(), number.to_be_bytes()].concat();
+    let len = len.min(bytes.len());
+    key[..len].copy_from_slice(&bytes[..len]);
+    key
 }
 
 /// Takes what is complete.

@@ -9,7 +9,12 @@ use hedgerow_kvssd::{Device, DeviceInfo};
 use serde::{Deserialize, Serialize};
 
 use super::client::{KvsbOperation, KvsbOutcome, histograms};
+use super::course::KvsbWindow;
+use crate::bench::paper::finding::median;
 use crate::bench::report::{count, latency, table};
+
+/// From here on others' use of the machine is worth a warning.
+const NEIGHBOURS_NOTABLE: f64 = 0.2;
 
 /// What a phase took of a device and of processors.
 #[derive(Debug, Clone, Copy, Default)]
@@ -52,6 +57,7 @@ pub(super) struct KvsbLatencies {
     pub(super) ops_per_s: f64,
     pub(super) mean_us: f64,
     pub(super) p50_us: f64,
+    pub(super) p90_us: f64,
     pub(super) p99_us: f64,
     pub(super) p999_us: f64,
     pub(super) p9999_us: f64,
@@ -78,10 +84,14 @@ pub(super) struct KvsbDeviceFigures {
     pub(super) device_cpu_s: f64,
     /// Bytes of keys and values that were stored.
     pub(super) stored_bytes: u64,
+    /// Bytes of keys and values that queues took from clients to store them.
+    pub(super) host_bytes: u64,
     /// Bytes of records written to flash, copies by gc among them.
     pub(super) flash_bytes_written: u64,
     /// Of them copies.
     pub(super) gc_copied_bytes: u64,
+    /// Bytes that queues took for each that was stored; 0 where none was.
+    pub(super) host_amplification: f64,
     /// Bytes written to flash for each that was stored; 0 where none was.
     pub(super) amplification: f64,
     /// Pairs at the end.
@@ -91,6 +101,8 @@ pub(super) struct KvsbDeviceFigures {
     /// What they take of the capacity.
     pub(super) used_bytes: u64,
     pub(super) capacity_bytes: u64,
+    /// Stretch after stretch; the same ones of all devices.
+    pub(super) course: Vec<KvsbWindow>,
     #[serde(skip)]
     counted: Counted,
 }
@@ -122,13 +134,16 @@ impl KvsbDeviceFigures {
             client_cpu_s: spent.client_cpu.as_secs_f64(),
             device_cpu_s: spent.device_cpu.as_secs_f64(),
             stored_bytes: outcome.stored_bytes,
+            host_bytes: outcome.host_bytes,
             flash_bytes_written: spent.flash_bytes_written,
             gc_copied_bytes: spent.gc_copied_bytes,
+            host_amplification: 0.0,
             amplification: 0.0,
             pairs: info.pairs,
             logical_bytes: info.logical_bytes,
             used_bytes: info.used_bytes,
             capacity_bytes: info.capacity_bytes,
+            course: Vec::new(),
             counted: Counted(outcome.latencies.to_vec()),
         };
         figures.derive();
@@ -142,6 +157,7 @@ impl KvsbDeviceFigures {
             latencies: histograms(),
             wrong: devices.iter().map(|device| device.wrong).sum(),
             stored_bytes: devices.iter().map(|device| device.stored_bytes).sum(),
+            host_bytes: devices.iter().map(|device| device.host_bytes).sum(),
         };
         let sum = |of: fn(&KvsbDeviceFigures) -> u64| devices.iter().map(of).sum::<u64>();
         let cpu = |of: fn(&KvsbDeviceFigures) -> f64| Duration::from_secs_f64(devices.iter().map(of).sum());
@@ -166,8 +182,22 @@ impl KvsbDeviceFigures {
                 all.add(one).ok();
             }
         }
+        let courses = devices.iter().map(|device| device.course.clone());
+        all.course = courses
+            .reduce(|all, one| all.into_iter().zip(one).map(|(all, one)| all.plus(one)).collect())
+            .unwrap_or_default();
         all.derive();
         all
+    }
+
+    /// Microseconds an operation of so many seconds.
+    pub(super) fn us_per_op(&self, seconds: f64) -> f64 {
+        seconds * 1e6 / self.operations.max(1) as f64
+    }
+
+    /// The part of the capacity that is taken.
+    pub(super) fn taken(&self) -> f64 {
+        self.used_bytes as f64 / self.capacity_bytes.max(1) as f64
     }
 
     /// What follows from the rest.
@@ -175,10 +205,12 @@ impl KvsbDeviceFigures {
         let seconds = self.seconds.max(1e-9);
         self.operations = self.counted.0.iter().map(Histogram::len).sum();
         self.ops_per_s = self.operations as f64 / seconds;
-        self.amplification = match self.stored_bytes {
+        let for_each_stored = |bytes: u64| match self.stored_bytes {
             0 => 0.0,
-            stored => self.flash_bytes_written as f64 / stored as f64,
+            stored => bytes as f64 / stored as f64,
         };
+        self.host_amplification = for_each_stored(self.host_bytes);
+        self.amplification = for_each_stored(self.flash_bytes_written);
         let kinds = KvsbOperation::ALL.into_iter().zip(&self.counted.0);
         let done = kinds.filter(|(_, histogram)| !histogram.is_empty());
         self.latencies = done
@@ -190,6 +222,7 @@ impl KvsbDeviceFigures {
                     ops_per_s: histogram.len() as f64 / seconds,
                     mean_us: histogram.mean() / 1e3,
                     p50_us: us(0.5),
+                    p90_us: us(0.9),
                     p99_us: us(0.99),
                     p999_us: us(0.999),
                     p9999_us: us(0.9999),
@@ -205,8 +238,12 @@ impl KvsbDeviceFigures {
 pub(super) struct KvsbPhaseFigures {
     /// Its name.
     pub(super) phase: String,
+    /// Of which round, from 1.
+    pub(super) round: usize,
     /// Whether each thread had a processor of its own.
     pub(super) pinned: bool,
+    /// Processors that others kept busy meanwhile, the kernel's write-back among them.
+    pub(super) neighbours_cpus: f64,
     /// One by one.
     pub(super) devices: Vec<KvsbDeviceFigures>,
     /// Together.
@@ -216,7 +253,7 @@ pub(super) struct KvsbPhaseFigures {
 impl KvsbPhaseFigures {
     pub(super) fn new(phase: &str, pinned: bool, devices: Vec<KvsbDeviceFigures>) -> KvsbPhaseFigures {
         let all = KvsbDeviceFigures::of_all(&devices);
-        KvsbPhaseFigures { phase: phase.to_owned(), pinned, devices, all }
+        KvsbPhaseFigures { phase: phase.to_owned(), round: 1, pinned, neighbours_cpus: 0.0, devices, all }
     }
 
     /// Answers that were wrong.
@@ -226,7 +263,16 @@ impl KvsbPhaseFigures {
 
     /// A line for standard error while the run goes on.
     pub(super) fn progress_line(&self) -> String {
-        format!("{:<13} {:>8} ops/s", self.phase, count(self.all.ops_per_s))
+        let warning = match self.is_disturbed() {
+            true => format!("  (others used {:.1} processors meanwhile)", self.neighbours_cpus),
+            false => String::new(),
+        };
+        format!("{:<13} {:>8} ops/s{warning}", self.phase, count(self.all.ops_per_s))
+    }
+
+    /// Whether others used the machine so much meanwhile that the figures are theirs too.
+    pub(super) fn is_disturbed(&self) -> bool {
+        self.neighbours_cpus >= NEIGHBOURS_NOTABLE
     }
 
     /// Each device, and all of them where there are several.
@@ -239,42 +285,116 @@ impl KvsbPhaseFigures {
     }
 }
 
-/// The tables for a person: latencies, and then what it took.
-pub(super) fn tables(phases: &[KvsbPhaseFigures]) -> String {
-    let head = ["phase, device", "operation", "ops", "ops/s", "p50", "p99", "p99.9", "p99.99", "max"];
-    let rows = phases.iter().flat_map(KvsbPhaseFigures::lines).flat_map(|(of, figures)| {
-        figures.latencies.iter().map(move |one| {
-            let us = [one.p50_us, one.p99_us, one.p999_us, one.p9999_us, one.max_us].map(latency);
-            let counts = [one.operations as f64, one.ops_per_s].map(count);
-            [vec![of.clone(), one.operation.clone()], counts.to_vec(), us.to_vec()].concat()
-        })
-    });
-    let latencies = table(&head, rows);
-    let head = [
-        "phase, device",
-        "client us/op",
-        "device us/op",
-        "stored MB",
-        "flash MB",
-        "copied MB",
-        "amplification",
-        "pairs",
-        "taken",
-    ];
-    let rows = phases.iter().flat_map(KvsbPhaseFigures::lines).map(|(of, figures)| {
-        let us = |seconds: f64| format!("{:.2}", seconds * 1e6 / figures.operations.max(1) as f64);
-        let mb = |bytes: u64| format!("{:.1}", bytes as f64 / 1e6);
+/// A line of a phase in several rounds: what it is of, and the figures of each round.
+type RoundsLine<'a> = (String, Vec<&'a KvsbDeviceFigures>);
+
+/// The lines of all phases; the first of each round belong together, and so on.
+fn lines(phases: &[KvsbPhaseFigures]) -> Vec<RoundsLine<'_>> {
+    let rounds = phases.iter().map(|phase| phase.round).max().unwrap_or(1);
+    let mut all: Vec<RoundsLine<'_>> = Vec::new();
+    for round in 1..=rounds {
+        let own = phases.iter().filter(|phase| phase.round == round).flat_map(KvsbPhaseFigures::lines);
+        for (at, (of, figures)) in own.enumerate() {
+            match all.get_mut(at) {
+                Some((_, same)) => same.push(figures),
+                None => all.push((of, vec![figures])),
+            }
+        }
+    }
+    all
+}
+
+/// The median of several rounds, and their range where there is one.
+fn spread(numbers: &[f64], show: impl Fn(f64) -> String) -> String {
+    let middle = show(median(numbers.iter().copied()).unwrap_or(f64::NAN));
+    if numbers.len() < 2 {
+        return middle;
+    }
+    let least = numbers.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = numbers.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    format!("{middle} ({} to {})", show(least), show(most))
+}
+
+/// A table: its columns and its lines.
+pub(super) type Table = (&'static [&'static str], Vec<Vec<String>>);
+
+/// Latencies by operation and device.
+pub(super) fn latency_table(phases: &[KvsbPhaseFigures]) -> Table {
+    let mut rows = Vec::new();
+    for (of, rounds) in lines(phases) {
+        for operation in KvsbOperation::ALL.map(KvsbOperation::name) {
+            let own = |figures: &&KvsbDeviceFigures| {
+                figures.latencies.iter().find(|one| one.operation == operation).cloned()
+            };
+            let own: Vec<KvsbLatencies> = rounds.iter().filter_map(own).collect();
+            if own.is_empty() {
+                continue;
+            }
+            let cell = |of: fn(&KvsbLatencies) -> f64, show: fn(f64) -> String| {
+                spread(&own.iter().map(of).collect::<Vec<_>>(), show)
+            };
+            let counts = [cell(|one| one.operations as f64, count), cell(|one| one.ops_per_s, count)];
+            let of_us: [fn(&KvsbLatencies) -> f64; 6] = [
+                |one| one.p50_us,
+                |one| one.p90_us,
+                |one| one.p99_us,
+                |one| one.p999_us,
+                |one| one.p9999_us,
+                |one| one.max_us,
+            ];
+            let us = of_us.map(|of| cell(of, latency));
+            rows.push([vec![of.clone(), operation.to_owned()], counts.to_vec(), us.to_vec()].concat());
+        }
+    }
+    (&["phase, device", "operation", "ops", "ops/s", "p50", "p90", "p99", "p99.9", "p99.99", "max"], rows)
+}
+
+/// What it took, by device.
+pub(super) fn cost_table(phases: &[KvsbPhaseFigures]) -> Table {
+    let row = |(of, rounds): RoundsLine<'_>| {
+        let cell = |of: fn(&KvsbDeviceFigures) -> f64, show: fn(f64) -> String| {
+            spread(&rounds.iter().map(|figures| of(figures)).collect::<Vec<_>>(), show)
+        };
+        let us: fn(f64) -> String = |us| format!("{us:.2}");
+        let mb: fn(f64) -> String = |bytes| format!("{:.1}", bytes / 1e6);
         vec![
             of,
-            us(figures.client_cpu_s),
-            us(figures.device_cpu_s),
-            mb(figures.stored_bytes),
-            mb(figures.flash_bytes_written),
-            mb(figures.gc_copied_bytes),
-            format!("{:.2}", figures.amplification),
-            count(figures.pairs as f64),
-            format!("{:.1} %", figures.used_bytes as f64 * 100.0 / figures.capacity_bytes.max(1) as f64),
+            cell(|figures| figures.us_per_op(figures.client_cpu_s), us),
+            cell(|figures| figures.us_per_op(figures.device_cpu_s), us),
+            cell(|figures| figures.stored_bytes as f64, mb),
+            cell(|figures| figures.flash_bytes_written as f64, mb),
+            cell(|figures| figures.gc_copied_bytes as f64, mb),
+            cell(|figures| figures.host_amplification, us),
+            cell(|figures| figures.amplification, us),
+            cell(|figures| figures.pairs as f64, count),
+            cell(|figures| figures.taken() * 100.0, |percent| format!("{percent:.1} %")),
         ]
-    });
-    format!("{latencies}\n{}", table(&head, rows))
+    };
+    (
+        &[
+            "phase, device",
+            "client us/op",
+            "device us/op",
+            "stored MB",
+            "flash MB",
+            "copied MB",
+            "at the host",
+            "amplification",
+            "pairs",
+            "taken",
+        ],
+        lines(phases).into_iter().map(row).collect(),
+    )
+}
+
+/// The tables for a person: latencies, and then what it took. Of several rounds medians and ranges.
+pub(super) fn tables(phases: &[KvsbPhaseFigures]) -> String {
+    let [latencies, costs] =
+        [latency_table(phases), cost_table(phases)].map(|(head, rows)| table(head, rows));
+    let stars = phases.iter().filter(|phase| phase.is_disturbed()).count();
+    let note = match stars {
+        0 => String::new(),
+        stars => format!("others used the machine in {stars} of {} phases\n", phases.len()),
+    };
+    format!("{latencies}\n{costs}{note}")
 }

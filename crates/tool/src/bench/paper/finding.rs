@@ -225,7 +225,7 @@ fn spread(figure: &mut Figure, rounds: &[Finding]) {
 }
 
 /// The middle one of numbers, or the mean of the two in the middle: of all that is told of several rounds. None of none.
-fn median(numbers: impl Iterator<Item = f64>) -> Option<f64> {
+pub(in crate::bench) fn median(numbers: impl Iterator<Item = f64>) -> Option<f64> {
     let mut numbers: Vec<f64> = numbers.collect();
     numbers.sort_by(f64::total_cmp);
     let above = *numbers.get(numbers.len() / 2)?;

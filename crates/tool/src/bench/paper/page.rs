@@ -131,14 +131,7 @@ fn factor_table(results: &[Result]) -> String {
 
 /// The page.
 pub(in crate::bench) fn html(suite: &PaperSuite, settings: &Value, results: &[Result]) -> String {
-    let mut page = String::new();
-    let _ = write!(
-        page,
-        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n\
-         <title>{}</title>\n<style>{PAGE_STYLE}{STYLE}</style>\n</head>\n<body>\n<main>\n",
-        escape(suite.title)
-    );
+    let mut page = opened(suite.title);
     head(&mut page, suite, settings, results);
     let mut names: Vec<&str> = Vec::new();
     for result in results {
@@ -147,9 +140,22 @@ pub(in crate::bench) fn html(suite: &PaperSuite, settings: &Value, results: &[Re
             section(&mut page, result, results);
         }
     }
-    page.push_str("</main>\n</body>\n</html>\n");
+    page.push_str(END);
     page
 }
+
+/// A page as far as its heading.
+pub(in crate::bench) fn opened(title: &str) -> String {
+    let title = escape(title);
+    format!(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n\
+         <title>{title}</title>\n<style>{PAGE_STYLE}{STYLE}</style>\n</head>\n<body>\n<main>\n<h1>{title}</h1>\n"
+    )
+}
+
+/// What closes a page that was opened.
+pub(in crate::bench) const END: &str = "</main>\n</body>\n</html>\n";
 
 fn head(page: &mut String, suite: &PaperSuite, settings: &Value, results: &[Result]) {
     let text = |name: &str| {
@@ -159,7 +165,6 @@ fn head(page: &mut String, suite: &PaperSuite, settings: &Value, results: &[Resu
         }
         escape(&value.as_str().map_or_else(|| value.to_string(), str::to_owned))
     };
-    let _ = writeln!(page, "<h1>{}</h1>", escape(suite.title));
     let _ = writeln!(
         page,
         "<p class=\"soft\">Hedgerow {} on {}. {} rows, {} s a phase, durability {}, seed {}, set otherwise: {}. Throughput is with \
@@ -232,7 +237,8 @@ fn section(page: &mut String, result: &Result, results: &[Result]) {
     page.push_str("</section>\n");
 }
 
-fn card(page: &mut String, figure: &Figure) {
+/// A figure, with all of its charts.
+pub(in crate::bench) fn card(page: &mut String, figure: &Figure) {
     let (title, see, settings) = (escape(&figure.title), escape(&figure.see), escape(&figure.settings));
     let _ = writeln!(
         page,
@@ -282,7 +288,12 @@ fn phases(page: &mut String, phases: &[Measured]) {
     page.push_str("</details>\n");
 }
 
-fn markup_table(page: &mut String, head: &[&str], rows: impl Iterator<Item = Vec<String>>) {
+/// A table, which is scrolled where it is wider than the page.
+pub(in crate::bench) fn markup_table(
+    page: &mut String,
+    head: &[&str],
+    rows: impl Iterator<Item = Vec<String>>,
+) {
     let line = |cell: &str, tag: &str| format!("<{tag}>{}</{tag}>", escape(cell));
     let names: String = head.iter().map(|name| line(name, "th")).collect();
     let _ = writeln!(page, "<div class=\"wide\"><table>\n<thead><tr>{names}</tr></thead>\n<tbody>");
