@@ -124,7 +124,7 @@ impl KvsbCourse {
             return;
         }
         let instances = meters.iter().zip(&last.instances).map(|(meter, last)| meter.read(*last)).collect();
-        if since < self.every / 2 && self.looks.len() > 1 {
+        if since < self.every && self.looks.len() > 1 {
             self.looks.pop();
         }
         self.looks.push(Look { at, instances });
@@ -175,6 +175,11 @@ mod tests {
         for (instance, each) in [(0, 3), (1, 5)] {
             let windows = course.of(instance);
             assert!(windows.len() > LOOKS_MAX / 3, "{}", windows.len());
+            let [.., before, last] = windows[..] else { panic!("{windows:?}") };
+            assert!(
+                last.until_s - before.until_s >= LOOK_EVERY.as_secs_f64(),
+                "a short end is told with what was before"
+            );
             let mut from = 0.0;
             let all: f64 = windows
                 .iter()
