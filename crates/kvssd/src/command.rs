@@ -179,6 +179,26 @@ pub struct KeyPlace {
     pub after: Vec<u8>,
 }
 
+/// Where a list of all keys of a key space begins or goes on. The same for all openings of a device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SpacePlace {
+    /// At this key, or where it would be if it were there.
+    Key(PairKey),
+    /// In a group, at a place.
+    Group {
+        /// The first four bytes of the keys, as a number ([`group_of`]).
+        group: u32,
+        /// From where on.
+        place: KeyPlace,
+    },
+}
+
+impl SpacePlace {
+    /// Before every key.
+    pub const START: SpacePlace =
+        SpacePlace::Group { group: 0, place: KeyPlace { hash: 0, after: Vec::new() } };
+}
+
 /// What a device is asked. What it takes of buffers comes back with the [completion](crate::Completion).
 #[derive(Debug, Clone)]
 pub enum KvCommand {
@@ -270,6 +290,15 @@ pub enum KvCommand {
         /// So many at most: 1 to [`LIST_KEYS_MAX`].
         keys: usize,
     },
+    /// Some keys of a key space, from a key or a place on, in an order that does not change: [`KvAnswer::KeysFrom`]. What is there throughout comes. Not in the standard: NVMe's List.
+    ListFrom {
+        /// Where.
+        space: SpaceId,
+        /// From where on.
+        from: SpacePlace,
+        /// So many at most: 1 to [`LIST_KEYS_MAX`].
+        keys: usize,
+    },
     /// How many keys a group has, from a place on: [`KvAnswer::Counted`]. Not in the standard.
     CountKeys {
         /// Where.
@@ -329,7 +358,9 @@ impl KvCommand {
             KvCommand::Exist { keys, .. } if keys.is_empty() || keys.len() > EXIST_KEYS_MAX => {
                 Err(KvError::Param { what: "exist takes 1 to 4096 keys" })
             }
-            KvCommand::ListKeys { keys, .. } if *keys == 0 || *keys > LIST_KEYS_MAX => {
+            KvCommand::ListKeys { keys, .. } | KvCommand::ListFrom { keys, .. }
+                if *keys == 0 || *keys > LIST_KEYS_MAX =>
+            {
                 Err(KvError::Param { what: "a list takes 1 to 4096 keys" })
             }
             _ => Ok(()),
@@ -435,6 +466,15 @@ pub enum KvAnswer {
         unreadable: u32,
         /// Where it goes on; none is the end.
         next: Option<KeyPlace>,
+    },
+    /// Some keys of a key space.
+    KeysFrom {
+        /// By group, and within one in no order that means anything.
+        keys: Vec<PairKey>,
+        /// So many beside them cannot be read, not even which keys they are.
+        unreadable: u32,
+        /// Where it goes on; none is the end. There may be no keys, and more to come.
+        next: Option<SpacePlace>,
     },
     /// So many keys were counted, those that cannot be read among them.
     Counted {

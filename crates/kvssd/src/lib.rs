@@ -16,9 +16,10 @@
 //! | `command`, `code` | what is asked, answered and refused, and the limits |
 //! | `flash` | bytes on the medium: superblocks, block words, records, footers; and how long a drive's flash would take, in virtual time |
 //! | `device` | commands carried out, a step at a time: index, buckets, blocks, gc, recovery |
+//! | `wire` | commands, completions and lists of keys as the NVMe key value command set has them, and namespaces that carry such commands out |
 //! | `host` | queue pairs, and the memory they take; a host, and a machine with several devices, in virtual time |
 //!
-//! The core has no `unsafe`, no thread, lock or clock (`host` may have them), and no I/O but through `hedgerow-device`, whose crash simulation its tests rest on. Arrows run one way: `flash <- device <- host`.
+//! The core has no `unsafe`, no thread, lock or clock (`host` may have them), and no I/O but through `hedgerow-device`, whose crash simulation its tests rest on. Arrows run one way: `flash <- device <- host <- wire`.
 //! `docs/kvssd.md` has the table of commands and codes, and where this device differs from the standard.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -30,6 +31,7 @@ mod device;
 mod flash;
 mod host;
 mod sync;
+mod wire;
 
 pub use backend::{
     ArrayError, ArrayMedium, ArrayPlace, KvssdBackend, KvssdOptions, MoveProgress, Mover, check_places,
@@ -38,7 +40,7 @@ pub use code::{KvError, Result, ResultCode};
 pub use command::{
     BatchEntry, DeviceInfo, EXIST_KEYS_MAX, GROUP_KEY_BYTES, ITERATORS_MAX, IteratorContent, KEY_BYTES_MAX,
     KeyPattern, KeyPlace, KvAnswer, KvCommand, LIST_KEYS_MAX, PairKey, SPACES_MAX, SpaceId, SpaceInfo,
-    StoreMode, VALUE_BYTES_MAX, batch_entries, group_of,
+    SpacePlace, StoreMode, VALUE_BYTES_MAX, batch_entries, group_of,
 };
 pub use device::{
     AckMode, BlockCounts, Completion, Device, DeviceCheck, DeviceOptions, DeviceOverview, DeviceProblem,
@@ -52,4 +54,9 @@ pub use flash::timeline::TimelineCounters;
 pub use host::{
     CachedQueue, DeviceThread, Host, HostRequest, HostTicket, NodeFigures, NodeLoad, NodeModel,
     QUEUE_DEPTH_MAX, QueueDriver, QueueId, QueueOpener, QueuePair, QueueReady, SimCompletion, SimHost,
+};
+pub use wire::{
+    COMMAND_BYTES, COMPLETION_BYTES, DataPointer, NVME_KEY_BYTES_MAX, NvmeAction, NvmeCommand,
+    NvmeCompletion, NvmeKey, NvmeNamespaces, NvmeStatus, StoreOptions, WireError, decode_key_list,
+    encode_key_list,
 };

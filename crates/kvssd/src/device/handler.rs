@@ -92,6 +92,7 @@ impl Device {
                 Ok(KvAnswer::Closed(self.iterators.close(|open| open.owner == owner)))
             }
             KvCommand::ListKeys { space, group, from, keys } => self.list_keys(space, group, &from, keys),
+            KvCommand::ListFrom { space, from, keys } => self.list_from(space, &from, keys),
             KvCommand::CountKeys { space, group, from } => self.count_keys(space, group, &from),
             KvCommand::DeleteGroup { space, selected } => match self.spaces.check(space) {
                 Ok(()) => {

@@ -1,4 +1,4 @@
-//! Keys of a group, listed and counted without an iterator.
+//! Keys of a group, or of a key space, listed and counted without an iterator.
 //!
 //! Owns how such a list goes on: the places are hashes, in their order, and keys within one. So nothing of it is kept in the device, and it goes on after the device was opened anew. Promises that a
 //! key that is there throughout comes, and that a command looks at so many hashes and no more. Must not know who lists.
@@ -6,7 +6,7 @@
 use super::Device;
 use super::bucket::WalkPosition;
 use crate::code::Result;
-use crate::command::{KeyPattern, KeyPlace, KvAnswer, PairKey, SpaceId};
+use crate::command::{KeyPattern, KeyPlace, KvAnswer, PairKey, SpaceId, SpacePlace, group_of};
 
 /// Hashes that are counted by one command.
 const COUNTED_AT_ONCE: usize = 65_536;
@@ -40,6 +40,47 @@ impl Device {
             }
         }
         Ok(KvAnswer::Keys { keys: listed, unreadable, next })
+    }
+
+    pub(super) fn list_from(&mut self, space: SpaceId, from: &SpacePlace, most: usize) -> Result<KvAnswer> {
+        self.spaces.check(space)?;
+        let (position, first_key) = match from {
+            SpacePlace::Key(key) => {
+                let (group, hash) = (group_of(key.bytes()), self.hash(space, key.bytes()));
+                (WalkPosition { group, hash, after: Vec::new() }, key.bytes())
+            }
+            SpacePlace::Group { group, place } => {
+                let after = place.after.clone();
+                (WalkPosition { group: *group, hash: place.hash, after }, &[][..])
+            }
+        };
+        // A look for each hash, and one for each group that begins.
+        let batch = self.buckets.hashes(space, &KeyPattern::ALL, &position, most, 2 * most + 1);
+        let place_of = |group, hash, after| SpacePlace::Group { group, place: KeyPlace { hash, after } };
+        let mut next = batch.next.map(|next| place_of(next.group, next.hash, Vec::new()));
+        let (mut listed, mut unreadable) = (Vec::<PairKey>::new(), 0);
+        'hashes: for (group, hash) in batch.hashes {
+            let is_first = (group, hash) == (position.group, position.hash);
+            let after = if is_first { &position.after[..] } else { &[] };
+            let (keys, error) = self.keys_of(space, group, hash, after)?;
+            unreadable += u32::from(error.is_some());
+            let mut is_within = false;
+            for (key, _) in keys {
+                if is_first && &key[..] < first_key {
+                    continue;
+                }
+                if listed.len() == most {
+                    // Several keys share a hash.
+                    let last = listed.last().filter(|_| is_within);
+                    next =
+                        Some(place_of(group, hash, last.map_or_else(Vec::new, |last| last.bytes().to_vec())));
+                    break 'hashes;
+                }
+                listed.push(PairKey::new(&key)?);
+                is_within = true;
+            }
+        }
+        Ok(KvAnswer::KeysFrom { keys: listed, unreadable, next })
     }
 
     pub(super) fn count_keys(&mut self, space: SpaceId, group: u32, from: &KeyPlace) -> Result<KvAnswer> {
