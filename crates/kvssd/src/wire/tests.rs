@@ -383,3 +383,31 @@ fn lists_go_on_from_a_key_and_miss_nothing() {
         assert_eq!(rig.namespaces.unreadable(), 0);
     }
 }
+
+/// The device's own list, a few keys at a time, which may end among keys of one hash.
+#[test]
+fn a_list_goes_on_among_keys_of_one_hash() {
+    for hash_mask in [u64::MAX, 3, 0] {
+        let mut rig = Rig::new(hash_mask);
+        let mut stored: Vec<Vec<u8>> = (0..40u32).map(|n| format!("key-{n}").into_bytes()).collect();
+        stored.iter().for_each(|of| assert_eq!(rig.store(of, b"v", false, false), NvmeStatus::SUCCESS));
+        stored.sort();
+        let queue = rig.host.open_queue(1, 0);
+        for most in [1, 3, 40, 41] {
+            let (mut listed, mut next) = (Vec::new(), Some(crate::SpacePlace::START));
+            while let Some(from) = next {
+                let list = KvCommand::ListFrom { space: rig.space, from, keys: most };
+                let answer = rig.host.call(queue, HostRequest::Other(list)).unwrap();
+                let crate::KvAnswer::KeysFrom { keys, next: behind, .. } = answer else {
+                    panic!("{answer:?}")
+                };
+                assert!(keys.len() <= most);
+                listed.extend(keys.iter().map(|key| key.bytes().to_vec()));
+                assert!(listed.len() <= stored.len(), "keys come again");
+                next = behind;
+            }
+            listed.sort();
+            assert_eq!(listed, stored);
+        }
+    }
+}
