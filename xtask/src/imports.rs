@@ -28,6 +28,7 @@ const CRATES: &[&str] = &[
     "crates/kvssd/src",
     "crates/pool/src",
     "crates/tool/src",
+    "bindings/c/src",
     "sim/src",
     "xtask/src",
 ];
