@@ -1,5 +1,5 @@
 //! The functions, called as C calls them.
-#![allow(unsafe_code)]
+#![allow(unsafe_code, clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
 use std::ffi::{CString, c_char, c_void};
@@ -331,6 +331,33 @@ fn key_spaces_are_made_listed_opened_and_deleted() {
     expect(kvs_close_device(device), Success);
 }
 
+/// Each function of a device gives this code.
+#[track_caller]
+fn call_device(device: KvsHandle, code: ResultCode) {
+    let (mut number, mut bytes, mut info) = (0, 0, KvsDevice::default());
+    expect(hr_flush_device(device), code);
+    expect(create_space(device, b"n", 0), code);
+    assert_eq!(open_space(device, b"space"), Err(code as u32));
+    // SAFETY: the handle is looked at first, and all others lead to what they should.
+    unsafe {
+        expect(kvs_get_device_capacity(device, &raw mut bytes), code);
+        expect(kvs_get_device_info(device, &raw mut info), code);
+        for function in [
+            kvs_get_device_utilization as unsafe extern "C" fn(KvsHandle, *mut u32) -> u32,
+            kvs_get_min_key_length,
+            kvs_get_max_key_length,
+            kvs_get_min_value_length,
+            kvs_get_max_value_length,
+            kvs_get_optimal_value_length,
+        ] {
+            expect(function(device, &raw mut number), code);
+        }
+        expect(kvs_delete_key_space(device, null()), code);
+        expect(kvs_list_key_spaces(device, 1, 0, null_mut(), &raw mut number), code);
+    }
+    expect(kvs_close_device(device), code);
+}
+
 /// Null, closed, of the other kind, never given: each a code, in each function.
 #[test]
 fn wrong_handles_are_codes() {
@@ -364,30 +391,6 @@ fn wrong_handles_are_codes() {
             );
             expect(kvs_delete_kvp_async(space, &of, null(), null_mut(), null_mut(), call), code);
         }
-    };
-    let call_device = |device: KvsHandle, code: ResultCode| {
-        let (mut number, mut bytes, mut info) = (0, 0, KvsDevice::default());
-        expect(hr_flush_device(device), code);
-        expect(create_space(device, b"n", 0), code);
-        assert_eq!(open_space(device, b"space"), Err(code as u32));
-        // SAFETY: the handle is looked at first, and all others lead to what they should.
-        unsafe {
-            expect(kvs_get_device_capacity(device, &raw mut bytes), code);
-            expect(kvs_get_device_info(device, &raw mut info), code);
-            for function in [
-                kvs_get_device_utilization as unsafe extern "C" fn(KvsHandle, *mut u32) -> u32,
-                kvs_get_min_key_length,
-                kvs_get_max_key_length,
-                kvs_get_min_value_length,
-                kvs_get_max_value_length,
-                kvs_get_optimal_value_length,
-            ] {
-                expect(function(device, &raw mut number), code);
-            }
-            expect(kvs_delete_key_space(device, null()), code);
-            expect(kvs_list_key_spaces(device, 1, 0, null_mut(), &raw mut number), code);
-        }
-        expect(kvs_close_device(device), code);
     };
     call_space(null(), ParamInvalid);
     call_space(opened.device, KeySpaceNotOpen);
@@ -583,6 +586,7 @@ struct Started {
     result: AtomicU32,
 }
 
+#[expect(clippy::vec_box, reason = "each has pointers into itself, and must stay where it is")]
 fn started(count: u32) -> Vec<Box<Started>> {
     let one = |n: u32| {
         let (of, bytes) = (n.to_be_bytes(), [n as u8; 32]);
