@@ -742,3 +742,26 @@ fn callbacks_may_call_all_but_closing() {
     assert_eq!(chain.read.load(Ordering::SeqCst), Success as u32);
     expect(kvs_close_device(opened.device), Success);
 }
+
+unsafe extern "C" fn linger(context: *mut KvsPostprocessContext) {
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    // SAFETY: the test gives a number.
+    unsafe { count(context) };
+}
+
+/// A device is closed when the last callback has returned, and not when it has begun.
+#[test]
+fn closing_waits_for_callbacks() {
+    let opened = Opened::memory();
+    let (calls, of) = (AtomicU32::new(0), key(b"k"));
+    let private1 = (&raw const calls).cast_mut().cast();
+    for _ in 0..3 {
+        // SAFETY: what is given lives until the device is closed.
+        let code = unsafe {
+            kvs_delete_kvp_async(opened.space, &raw const of, null(), private1, null_mut(), Some(linger))
+        };
+        expect(code, Success);
+    }
+    expect(kvs_close_device(opened.device), Success);
+    assert_eq!(calls.load(Ordering::SeqCst), 3);
+}
