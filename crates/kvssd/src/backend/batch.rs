@@ -183,16 +183,13 @@ impl Array {
             drop(locked);
             let settled = self.settle_intents(layout);
             round.retain(|batch| {
-                let may = is_free(batch)
-                    || match self.may_be_removed(&settled, |key| batch.removed().any(|of| of.bytes() == key))
-                    {
-                        Ok(()) => true,
-                        Err(error) => {
-                            answered.push((batch.ticket, Err(error)));
-                            false
-                        }
-                    };
-                may
+                if is_free(batch) {
+                    return true;
+                }
+                let may = self.may_be_removed(&settled, |key| batch.removed().any(|of| of.bytes() == key));
+                let is_refused = may.is_err();
+                answered.extend(may.err().map(|error| (batch.ticket, Err(error))));
+                !is_refused
             });
         }
     }

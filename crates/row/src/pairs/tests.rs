@@ -350,7 +350,10 @@ fn a_commit_of_several_rows_is_one_step() {
     let put = |key: &'static [u8], age: i64| (key, age);
     let all = [put(b"a", 1), put(b"b", 2), put(b"c", 3)];
     db.transact(|transaction| {
-        transaction.read("users", b"d", |row| Ok(assert!(row.is_none())))?;
+        transaction.read("users", b"d", |row| {
+            assert!(row.is_none());
+            Ok(())
+        })?;
         all.iter().try_for_each(|(key, age)| {
             transaction.edit("users", key, &Edit::Put(&row! { age: *age }, None)).map(drop)
         })

@@ -217,7 +217,7 @@ impl Script {
         }
         let is_begun = |value: &Vec<u8>| u32::from_le_bytes(value[..4].try_into().unwrap()) < begun as u32;
         assert!(found.values().all(is_begun), "{what}: something is there that nobody stored");
-        let left: usize = (0..3).map(|n| backend.with_device(n, |device| own_pairs(device)).unwrap()).sum();
+        let left: usize = (0..3).map(|n| backend.with_device(n, own_pairs).unwrap()).sum();
         assert_eq!(left, 3, "{what}: a map a device, and no intent");
     }
 
