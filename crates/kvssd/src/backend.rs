@@ -158,7 +158,7 @@ impl KvssdBackend {
     /// # Errors
     /// [`ArrayError::Moving`], [`ArrayError::Closed`].
     pub fn rebalance(&self) -> std::result::Result<Mover, ArrayError> {
-        Mover::new(&self.array, MapWork::Spread)
+        Ok(Mover::new(self.array.begin_move()?, MapWork::Spread))
     }
 
     /// Moves what is on a device, by its place from 0, to the others, after which it is no more of the array. Nothing happens but by the steps of what is returned.
@@ -166,6 +166,7 @@ impl KvssdBackend {
     /// # Errors
     /// [`ArrayError::NoDevice`], [`ArrayError::LastDevice`], [`ArrayError::Moving`], [`ArrayError::Closed`].
     pub fn remove_device(&self, place: usize) -> std::result::Result<Mover, ArrayError> {
+        let turn = self.array.begin_move()?;
         let members = self.array.layout.read().map().members.clone();
         let Some(number) = members.iter().nth(place) else {
             return Err(ArrayError::NoDevice { device: place + 1, has: members.len() });
@@ -173,7 +174,7 @@ impl KvssdBackend {
         if members.len() == 1 {
             return Err(ArrayError::LastDevice);
         }
-        Mover::new(&self.array, MapWork::Remove(*number))
+        Ok(Mover::new(turn, MapWork::Remove(*number)))
     }
 
     /// What goes on with a move that did not come to its end: its steps were not taken, or the process ended. Until then every key is where it was, or where it went. None if there is nothing to do.
@@ -181,13 +182,15 @@ impl KvssdBackend {
     /// # Errors
     /// [`ArrayError::Moving`], [`ArrayError::Closed`].
     pub fn unfinished_move(&self) -> std::result::Result<Option<Mover>, ArrayError> {
+        // What there is to do is looked at in the turn to do it: another may just be ending it.
+        let turn = self.array.begin_move()?;
         let (work, is_clean) = {
             let layout = self.array.layout.read();
             (layout.map().work, layout.map().strays.is_empty())
         };
         match work == MapWork::Nothing && is_clean {
             true => Ok(None),
-            false => Mover::new(&self.array, work).map(Some),
+            false => Ok(Some(Mover::new(turn, work))),
         }
     }
 

@@ -249,6 +249,19 @@ impl Device {
         Some(Completion { tag, result, buffer })
     }
 
+    /// Has gc work until there is room for so many more bytes of records with their entries, over nothing that is there. What the medium refuses ends the device, as of a command.
+    ///
+    /// # Errors
+    /// `DeviceFull` if there is none to be had; `Closed`; those of the medium.
+    pub(crate) fn make_room(&mut self, bytes: u64) -> Result<()> {
+        if let Some(error) = &self.failed {
+            return Err(KvError::Closed { why: error.to_string() });
+        }
+        let made = self.gain_room(bytes);
+        self.fail_on_medium(&made);
+        made
+    }
+
     /// After the medium refused nobody knows what it holds: no more commands.
     fn fail_on_medium<T>(&mut self, result: &Result<T>) {
         if let Err(error @ KvError::Medium(_)) = result

@@ -363,10 +363,15 @@ impl Array {
     pub(super) fn may_be_removed(
         &self,
         settled: &ArrayResult<()>,
-        is_of: impl FnMut(&[u8]) -> bool,
+        mut is_of: impl FnMut(&[u8]) -> bool,
     ) -> Result<()> {
+        let intents = self.intents.lock();
+        if !intents.keys().any(&mut is_of) {
+            // Whatever kept others.
+            return Ok(());
+        }
         settled.clone().map_err(Error::from)?;
-        match self.intents.lock().is_half_done(is_of) {
+        match intents.is_half_done(is_of) {
             true => {
                 let message = "a change of several keys with this one was cut short by a device: it is finished when the array is opened anew, and nothing of it is removed before";
                 Err(Error::new(ErrorKind::Unavailable, message))
@@ -384,6 +389,9 @@ impl Array {
         let devices_of = |(_, home, devices): &(u64, usize, Vec<usize>)| [&devices[..], &[*home]].concat();
         let numbers: BTreeSet<usize> = made.iter().flat_map(devices_of).collect();
         let mut locked = layout.lock(numbers.iter().copied());
+        // One that was being made as it was looked at may have been cut short by now.
+        let still: BTreeSet<u64> = self.intents.lock().made().into_iter().map(|(mark, ..)| mark).collect();
+        let made: Vec<_> = made.into_iter().filter(|(mark, ..)| still.contains(mark)).collect();
         let mut failed: BTreeMap<usize, ArrayError> = BTreeMap::new();
         for &number in &numbers {
             // PERSIST: all changes of an intent before it goes.
@@ -463,11 +471,16 @@ fn make_room(
                 _ => 0,
             },
         );
-        *wanted.entry(number).or_default() += ArrayDevice::charge(key_bytes, value_bytes);
+        // A removal needs none that is not kept for it, as one by itself.
+        if matches!(change.becomes, KeyedBecomes::Value(_)) {
+            *wanted.entry(number).or_default() += ArrayDevice::charge(key_bytes, value_bytes);
+        }
         home.get_or_insert(number);
         intent_bytes += key_bytes + value_bytes;
     }
-    if let Some(home) = home {
+    let count =
+        batch.changes.iter().filter(|change| !matches!(change.becomes, KeyedBecomes::Unchanged)).count();
+    if let Some(home) = home.filter(|_| count > 1) {
         // The intent, and the deletion of it.
         let key_bytes = Intent::key_of(0).len();
         let bytes = ArrayDevice::charge(key_bytes, intent_bytes + batch.changes.len() * 8 + INTENT_BYTES);

@@ -169,6 +169,11 @@ impl Intents {
         half_done.any(|intent| intent.keys.iter().any(|key| is_of(key.bytes())))
     }
 
+    /// All pairs that are.
+    pub(super) fn keys(&self) -> impl Iterator<Item = &[u8]> {
+        self.of_key.keys().map(|key| &**key)
+    }
+
     /// Whether a pair of a group is.
     pub(super) fn has_group(&self, group: u32) -> bool {
         self.of_key.keys().any(|key| key.starts_with(&group.to_be_bytes()))

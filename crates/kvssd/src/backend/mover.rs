@@ -81,10 +81,10 @@ impl fmt::Debug for Mover {
 }
 
 impl Mover {
-    pub(super) fn new(array: &Arc<Array>, work: MapWork) -> ArrayResult<Mover> {
-        let turn = array.begin_move()?;
+    /// Of what was found out to be done in this turn.
+    pub(super) fn new(turn: MoveTurn, work: MapWork) -> Mover {
         let (stage, progress) = (MoverStage::Begin, MoveProgress::default());
-        Ok(Mover { turn, work, stage, progress, step_pairs: STEP_PAIRS, failed: None })
+        Mover { turn, work, stage, progress, step_pairs: STEP_PAIRS, failed: None }
     }
 
     /// How far it is.

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use super::array_device::{ArrayDevice, MARK_BYTES};
 use super::failure::{ArrayError, ArrayResult};
 use super::intent::{Intent, Intents, KeptIntent};
 use super::layout::device_failed;
@@ -58,6 +59,15 @@ fn redo_one(map: &ArrayMap, devices: &mut MemberDevices, intent: &Intent) -> Arr
         };
         if is_there {
             continue;
+        }
+        // As much as there is to be had: what it says of that, the change says.
+        let bytes = ArrayDevice::charge(
+            change.key.bytes().len(),
+            change.value.as_ref().map_or(0, Vec::len) + MARK_BYTES,
+        );
+        match device.make_room(bytes) {
+            Ok(()) | Err(KvError::DeviceFull { .. }) => {}
+            Err(error) => return Err(device_failed(device, error)),
         }
         match device.make_changes(vec![(change, mark)]).pop() {
             Some(Ok(())) | None => {}

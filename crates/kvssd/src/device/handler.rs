@@ -331,11 +331,8 @@ impl Device {
         after <= before || after <= self.capacity_bytes()
     }
 
-    /// Has gc work until there is room for so many more bytes of records with their entries, over nothing that is there.
-    ///
-    /// # Errors
-    /// `DeviceFull` if there is none to be had; those of the medium.
-    pub(crate) fn make_room(&mut self, bytes: u64) -> Result<()> {
+    /// See [`Device::make_room`].
+    pub(super) fn gain_room(&mut self, bytes: u64) -> Result<()> {
         for _ in 0..self.flash.geometry().blocks {
             if self.has_room(bytes, None) {
                 return Ok(());

@@ -461,3 +461,57 @@ fn batches_are_whole_while_shards_move() {
         assert_eq!(pair.value[..], amounts[n as usize].to_le_bytes(), "{n}");
     }
 }
+
+/// What the medium refuses as a device makes room for a batch ends it, like what it refuses of a command: nothing is called durable after it that may not be.
+#[test]
+fn a_medium_that_fails_as_room_is_made_ends_the_device() {
+    let mut failed = 0;
+    for sync in 0..6 {
+        let (sims, options) = (sims(1), options(AckMode::Buffered));
+        let backend = KvssdBackend::open(&media(&sims), &options).unwrap();
+        let mut own_session = backend.session().unwrap();
+        let session = &mut *own_session;
+        let filled =
+            (0..).take_while(|&n| put(session, &key(n), &[1; 2_000], Expect::Any).is_ok()).count() as u64;
+        // All at once: gc has not come by what they leave.
+        answer(session, Command::Clear { group: GROUP }).unwrap();
+        answer(session, Command::Persist).unwrap();
+        put(session, &key(1), b"beside", Expect::Any).unwrap();
+        sims[0].fail_persist_after(sync, false);
+        let mut n = filled;
+        let refused = loop {
+            let (a, b) = (key(n), key(n + 1));
+            let value = [2; 1_900];
+            let changes = vec![
+                change(&a, Expect::Any, Becomes::Value(&value)),
+                change(&b, Expect::Any, Becomes::Value(&value)),
+            ];
+            match batch(session, changes) {
+                Ok(_) => n += 2,
+                Err(error) => break error,
+            }
+            assert!(n < 4 * filled, "it is full some time");
+        };
+        if refused.kind() != ErrorKind::Full {
+            failed += 1;
+            assert_eq!(kind(answer(session, Command::Persist)), ErrorKind::Unavailable, "{sync}: {refused}");
+        }
+        drop((own_session, backend));
+    }
+    assert!(failed >= 3, "{failed}");
+}
+
+/// Two who remove devices at the same time: what each is to do is looked at in its turn.
+#[test]
+fn what_a_move_is_about_is_looked_at_in_its_turn() {
+    let backend = in_memory(2);
+    let mover = backend.remove_device(0).unwrap();
+    assert!(matches!(backend.remove_device(0), Err(ArrayError::Moving)));
+    assert!(matches!(backend.unfinished_move(), Err(ArrayError::Moving)));
+    drop(mover);
+    backend.remove_device(0).unwrap().run().unwrap();
+    assert!(matches!(backend.remove_device(0), Err(ArrayError::LastDevice)));
+    assert!(backend.unfinished_move().unwrap().is_none());
+    let session = &mut *backend.session().unwrap();
+    put(session, &key(1), b"there", Expect::Any).unwrap();
+}

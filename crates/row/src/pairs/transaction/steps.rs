@@ -154,9 +154,9 @@ impl Transaction {
         let mut changes: Vec<RowChange> =
             self.rows.iter().map(|(key, row)| RowChange::of(key, row)).collect();
         if changes.iter().all(|change| change.change.is_none()) {
-            // They were not there, and are not to be.
+            // They were not there, and are not to be: what remains is that all of it was so at one time.
             self.rows.values_mut().for_each(|row| row.change = None);
-            return Some(Ok(()));
+            return self.begin_check();
         }
         // That the tables are the ones that were looked at is a condition, too: what is stored is then theirs, and `look_again` is not needed.
         changes.extend(self.tables.iter().map(|(name, seen)| RowChange {
@@ -560,7 +560,11 @@ impl Transaction {
             _ => return Err(unexpected("whether they were stored")),
         };
         for (RowChange { pair_key, change, .. }, mark) in changes.into_iter().zip(marks) {
-            let Some(value) = change else { continue };
+            let Some(value) = change else {
+                // It was not there, and was not to be.
+                self.rows.entry(pair_key).and_modify(|row| row.change = None);
+                continue;
+            };
             let got = match (value, mark) {
                 (Some(value), Some(mark)) => Some(Arc::new(Pair {
                     key: pair_key.as_slice().into(),
