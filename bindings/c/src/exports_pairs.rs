@@ -376,7 +376,8 @@ pub unsafe extern "C" fn kvs_iterate_next(
         }
         space.check_iterator(iter_hd)?;
         let bytes = space.device.bounded(list.size);
-        (list.num_entries, list.end) = (0, 0);
+        // So it stays where the device answers nothing: it is closed, or failed.
+        (list.num_entries, list.end, list.size) = (0, 0, 0);
         let request = HostRequest::IterateNext { iterator: iter_hd, bytes };
         space.device.call_with(request, |result, read| match result {
             Ok(KvAnswer::Batch { entries, end }) => {

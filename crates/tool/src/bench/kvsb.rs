@@ -130,6 +130,7 @@ type ClientOutcome = Result<(KvsbOutcome, Duration), String>;
 pub(super) fn run(args: &KvsbArgs) -> Result<(), String> {
     args.check()?;
     [&args.json, &args.html].into_iter().flatten().try_for_each(|path| check_writable(path))?;
+    args.check_files_are_new()?;
     let mut phases = Vec::new();
     for round in 1..=args.rounds {
         if round > 1 {
@@ -247,6 +248,17 @@ impl KvsbArgs {
         let mut places: Vec<String> = self.files.iter().map(directory).collect();
         places.dedup();
         if places.is_empty() { "memory".into() } else { places.join(", ") }
+    }
+
+    /// Files that are made anew for each round are removed before it: none that somebody else made, nor a link to one.
+    fn check_files_are_new(&self) -> Result<(), String> {
+        let there = self.files.iter().find(|file| self.rounds > 1 && file.symlink_metadata().is_ok());
+        match there {
+            Some(file) => {
+                Err(format!("{} is there already; with --rounds each file is made anew", file.display()))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Those of a round that is over: this run made them.

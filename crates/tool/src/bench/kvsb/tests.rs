@@ -181,6 +181,9 @@ fn the_report_tells_all_that_was_measured() {
     );
     let args = args(&given);
     run(&args).unwrap();
+    let refused = run(&args).unwrap_err();
+    assert!(refused.contains("one is there already"), "{refused}");
+    assert!(directory.join("one").is_file(), "it is not removed");
     let page = std::fs::read_to_string(directory.join("out.html")).unwrap();
     let document: serde_json::Value =
         serde_json::from_str(&std::fs::read_to_string(directory.join("out.json")).unwrap()).unwrap();
