@@ -461,7 +461,7 @@ fn make_room(
 ) -> Result<()> {
     let changes = batch.changes.iter().filter(|change| !matches!(change.becomes, KeyedBecomes::Unchanged));
     let mut wanted: BTreeMap<usize, u64> = BTreeMap::new();
-    let (mut home, mut intent_bytes) = (None, 0);
+    let (mut home, mut changed, mut intent_bytes) = (None, 0, 0);
     for change in changes {
         let number = layout.map().device_of(change.key.bytes());
         let (key_bytes, value_bytes) = (
@@ -476,11 +476,11 @@ fn make_room(
             *wanted.entry(number).or_default() += ArrayDevice::charge(key_bytes, value_bytes);
         }
         home.get_or_insert(number);
+        changed += 1;
         intent_bytes += key_bytes + value_bytes;
     }
-    let count =
-        batch.changes.iter().filter(|change| !matches!(change.becomes, KeyedBecomes::Unchanged)).count();
-    if let Some(home) = home.filter(|_| count > 1) {
+    // A change alone keeps no intent.
+    if let Some(home) = home.filter(|_| changed > 1) {
         // The intent, and the deletion of it.
         let key_bytes = Intent::key_of(0).len();
         let bytes = ArrayDevice::charge(key_bytes, intent_bytes + batch.changes.len() * 8 + INTENT_BYTES);

@@ -6,6 +6,7 @@ use hedgerow_row::backend::{Becomes, CHANGE_BYTES, PairChange};
 
 use super::moments::Moments;
 use super::*;
+use crate::code::KvError;
 use crate::command::{KvAnswer, KvCommand};
 use crate::device::Out;
 
@@ -462,43 +463,18 @@ fn batches_are_whole_while_shards_move() {
     }
 }
 
-/// What the medium refuses as a device makes room for a batch ends it, like what it refuses of a command: nothing is called durable after it that may not be.
+/// A device whose medium refused makes no room: nobody knows what it holds.
 #[test]
-fn a_medium_that_fails_as_room_is_made_ends_the_device() {
-    let mut failed = 0;
-    for sync in 0..6 {
-        let (sims, options) = (sims(1), options(AckMode::Buffered));
-        let backend = KvssdBackend::open(&media(&sims), &options).unwrap();
-        let mut own_session = backend.session().unwrap();
-        let session = &mut *own_session;
-        let filled =
-            (0..).take_while(|&n| put(session, &key(n), &[1; 2_000], Expect::Any).is_ok()).count() as u64;
-        // All at once: gc has not come by what they leave.
-        answer(session, Command::Clear { group: GROUP }).unwrap();
-        answer(session, Command::Persist).unwrap();
-        put(session, &key(1), b"beside", Expect::Any).unwrap();
-        sims[0].fail_persist_after(sync, false);
-        let mut n = filled;
-        let refused = loop {
-            let (a, b) = (key(n), key(n + 1));
-            let value = [2; 1_900];
-            let changes = vec![
-                change(&a, Expect::Any, Becomes::Value(&value)),
-                change(&b, Expect::Any, Becomes::Value(&value)),
-            ];
-            match batch(session, changes) {
-                Ok(_) => n += 2,
-                Err(error) => break error,
-            }
-            assert!(n < 4 * filled, "it is full some time");
-        };
-        if refused.kind() != ErrorKind::Full {
-            failed += 1;
-            assert_eq!(kind(answer(session, Command::Persist)), ErrorKind::Unavailable, "{sync}: {refused}");
-        }
-        drop((own_session, backend));
-    }
-    assert!(failed >= 3, "{failed}");
+fn a_device_that_failed_makes_no_room() {
+    let (sims, options) = (sims(1), options(AckMode::Buffered));
+    let backend = KvssdBackend::open(&media(&sims), &options).unwrap();
+    let session = &mut *backend.session().unwrap();
+    put(session, &key(1), b"not durable", Expect::Any).unwrap();
+    let room = || backend.with_device(0, |device| device.make_room(1)).unwrap();
+    assert!(room().is_ok());
+    sims[0].fail_persist_after(0, false);
+    assert!(answer(session, Command::Persist).is_err());
+    assert!(matches!(room(), Err(KvError::Closed { .. })), "{:?}", room());
 }
 
 /// Two who remove devices at the same time: what each is to do is looked at in its turn.

@@ -17,6 +17,15 @@ pub(super) enum Copied {
     Hash(Vec<CopiedField>),
 }
 
+impl Copied {
+    /// A hash whose fields `read` pushes; what it gives says whether there is one.
+    pub(super) fn of_hash(read: impl FnOnce(&mut CopiedFields) -> Outcome<Option<()>>) -> Outcome<Copied> {
+        let mut fields = CopiedFields::default();
+        read(&mut fields)?.ok_or(Failure::NO_SUCH_KEY)?;
+        fields.finish()
+    }
+}
+
 /// A copied field.
 pub(super) struct CopiedField {
     name: Vec<u8>,
@@ -60,7 +69,7 @@ impl CopiedFields {
     }
 
     /// The hash, unless it was too much.
-    pub(super) fn finish(self) -> Outcome<Copied> {
+    fn finish(self) -> Outcome<Copied> {
         match self.bytes <= limits::COPIED_BYTES_MAX {
             true => Ok(Copied::Hash(self.fields)),
             false => Err(Failure::new(format!(

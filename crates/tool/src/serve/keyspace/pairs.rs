@@ -22,7 +22,7 @@ use hedgerow_device::{Clock, Random};
 use hedgerow_row::pairs::{Edit, HeldRow, PairDb};
 use hedgerow_row::schema::table::TableSchema;
 
-use super::copied::{Copied, CopiedField, CopiedFields};
+use super::copied::{Copied, CopiedField};
 use super::cursor::{KeyWalk, Position, Source};
 use super::naming::{self, Place, TableName};
 use super::{Declared, Filter, Kind, TIME_STEP, TableSummary, Watched};
@@ -371,13 +371,12 @@ impl PairKeyspace {
             let value = self.string(space, key, |value, _| value.to_vec())?;
             return value.map(Copied::String).ok_or(Failure::NO_SUCH_KEY);
         }
-        let mut fields = CopiedFields::default();
-        let found = self.hash(space, key, |view| {
-            view.for_each(|name, value| fields.push(name, value))?;
-            fields.set_expiries(|name| view.field_expiry(name))
-        })?;
-        found.ok_or(Failure::NO_SUCH_KEY)?;
-        fields.finish()
+        Copied::of_hash(|fields| {
+            self.hash(space, key, |view| {
+                view.for_each(|name, value| fields.push(name, value))?;
+                fields.set_expiries(|name| view.field_expiry(name))
+            })
+        })
     }
 
     /// Runs `read` on a string and its expiry. None if the key does not exist; WRONGTYPE if it is a hash.

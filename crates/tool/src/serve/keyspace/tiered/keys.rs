@@ -7,7 +7,7 @@ use hedgerow::{Table, TableChanges};
 
 use super::{Kind, TieredKeyspace};
 use crate::serve::failure::{Failure, Outcome};
-use crate::serve::keyspace::copied::{Copied, CopiedField, CopiedFields};
+use crate::serve::keyspace::copied::{Copied, CopiedField};
 
 /// A key's type and expiry, if it exists.
 type TypeAndExpiry = Option<(Kind, Option<u64>)>;
@@ -143,13 +143,12 @@ impl TieredKeyspace {
             let value = self.string(space, key, |value, _| value.to_vec())?;
             return value.map(Copied::String).ok_or(Failure::NO_SUCH_KEY);
         }
-        let mut fields = CopiedFields::default();
-        let found = self.hash(space, key, |view| {
-            view.for_each(|name, value| fields.push(name, value))?;
-            fields.set_expiries(|name| view.field_expiry(name))
-        })?;
-        found.ok_or(Failure::NO_SUCH_KEY)?;
-        fields.finish()
+        Copied::of_hash(|fields| {
+            self.hash(space, key, |view| {
+                view.for_each(|name, value| fields.push(name, value))?;
+                fields.set_expiries(|name| view.field_expiry(name))
+            })
+        })
     }
 
     /// Keys in a database; expired ones that were not removed yet are counted.
