@@ -355,11 +355,11 @@ impl Engine {
                 // Out of room half-way: what was copied is obsolete here now, and the next cycle goes on from there. But a
                 // record that did not fit though nothing was written yet will not fit the next time either.
                 ErrorKind::Full if self.gc.totals().1 > copied => {}
-                ErrorKind::Full => self.log.skip_until(extent, self.gc.cycles() + SKIP_CYCLES),
+                ErrorKind::Full => self.skip(extent),
                 kind => {
                     // Records lie in memory: what the system refuses is more room, and nothing is wrong with them.
                     match kind {
-                        ErrorKind::Io => self.log.skip_until(extent, self.gc.cycles() + SKIP_CYCLES),
+                        ErrorKind::Io => self.skip(extent),
                         _ => self.log.quarantine(extent),
                     }
                     failure = failure.or(Some(error));
@@ -368,6 +368,11 @@ impl Engine {
             self.log.abandon_gc(extent);
         }
         (emptied, failure)
+    }
+
+    /// Leaves a segment alone for a while that had no room to be emptied into.
+    fn skip(&self, extent: u32) {
+        self.log.skip(extent, self.gc.cycles(), SKIP_CYCLES);
     }
 
     /// Whether waiting may bring space: a cycle is under way or would find something, or readers will let go of something.

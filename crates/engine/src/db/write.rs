@@ -381,13 +381,15 @@ impl Engine {
         self.options.background && !self.scheduler.is_stopped()
     }
 
-    /// Whether gc can free nothing. Victims that a cycle has begun to empty are nowhere to be seen: the look counts only between cycles. Before it is said a checkpoint of the index gives up what it alone has.
+    /// Whether gc can free nothing. Victims that a cycle has begun to empty are nowhere to be seen: the look counts only between cycles. Before it is said a checkpoint of the index gives up what it alone has, and
+    /// what gc found no room for is tried again if some has come back since.
     pub(crate) fn is_hopeless(&self, extents: u32, claim: Claim) -> bool {
         let cycles = self.gc.cycles();
         !self.may_gain_space()
             && self.log.space().lacks(extents, claim)
             && self.gc.was_idle_since(cycles)
             && !self.forget_checkpoint_that_holds(extents)
+            && !self.log.try_skipped_early(cycles)
     }
 
     /// The error for a store that is full, with what pins its space.

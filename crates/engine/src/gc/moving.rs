@@ -27,7 +27,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use self::movable::{Movable, MovableRecords};
-use super::{Emptied, SKIP_CYCLES};
+use super::Emptied;
 use crate::db::append::IndexEntry;
 use crate::db::engine::{Engine, TableShared};
 use crate::db::read::GROUP;
@@ -170,7 +170,7 @@ impl Engine {
         let cycle = self.gc.cycles();
         // A younger record would be seen by no snapshot from before it once it is below, and by what it replaced neither.
         let may_leave = |segment: &Segment| {
-            segment.skipped_until <= cycle
+            !segment.skip.is_skipped(cycle)
                 && oldest.is_none_or(|oldest| segment.max_sequence <= oldest && segment.kept_before <= oldest)
         };
         let mut sealed = self.log.candidates();
@@ -301,9 +301,7 @@ impl Engine {
                         // What others free is room for what stays of this one. But were it the first, none would ever move.
                         ErrorKind::Full | ErrorKind::Io if !victims.is_empty() => break,
                         // Records lie in memory: what the system refuses is more room.
-                        ErrorKind::Full | ErrorKind::Io => {
-                            self.log.skip_until(extent, self.gc.cycles() + SKIP_CYCLES)
-                        }
+                        ErrorKind::Full | ErrorKind::Io => self.skip(extent),
                         _ => self.log.quarantine(extent),
                     }
                 }
@@ -485,7 +483,7 @@ impl Engine {
             let pushed = run.push(&SstRecord::of(&record), |out| out.copy_from_slice(body));
             if pushed.as_ref().is_err_and(|error| error.kind() == ErrorKind::Invalid) {
                 // What sorted tables do not take stands in the way of no other victim.
-                self.log.skip_until(victim.emptied.extent, self.gc.cycles() + SKIP_CYCLES);
+                self.skip(victim.emptied.extent);
             }
             pushed?;
             bytes += record.record_bytes() as u64;
@@ -707,7 +705,7 @@ impl Engine {
             // A row of many extents finds as many adjoining ones perhaps never, and not before others move.
             let is_in_vain = claim == Claim::LastExtent && others == 0 && !left.is_empty();
             if (is_wrong || is_in_vain) && self.give_up(extent, &walk) {
-                self.log.skip_until(extent, self.gc.cycles() + SKIP_CYCLES);
+                self.skip(extent);
                 self.gc.moved_from.lock().retain(|victim| victim.pending.extent != extent);
                 any = true;
                 continue;

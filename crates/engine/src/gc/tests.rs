@@ -446,6 +446,33 @@ fn nobody_is_told_full_in_the_middle_of_a_cycle() {
     assert!(engine.is_hopeless(extents, Claim::Write));
 }
 
+/// Gc leaves segments alone that it finds no room for, and what came back since was room for them: a writer that came then was told `Full`.
+#[test]
+fn what_gc_found_no_room_for_is_tried_again_before_a_store_is_full() {
+    let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
+    let db = open(&sim);
+    let flat = db.create_table("flat", Schema::flat()).unwrap();
+    (1..=2).for_each(|n| fill(&flat, n));
+    empty(&flat, 1);
+    let (engine, extents) = (flat.engine(), 1 + flat.engine().log.space().room().1);
+    let is_hopeless = || engine.is_hopeless(extents, Claim::Write);
+    let skip_all = || engine.log.candidates().iter().for_each(|(extent, ..)| engine.skip(*extent));
+    assert!(!is_hopeless(), "much is obsolete");
+    skip_all();
+    assert!(engine.choose(Need::Now).victims.is_empty() && is_hopeless(), "nothing has come back since");
+    engine.log.space().has_changed();
+    assert!(!is_hopeless() && !engine.choose(Need::Now).victims.is_empty(), "it is tried again");
+    // What comes back is now what gc itself had copied in vain.
+    skip_all();
+    engine.log.space().has_changed();
+    assert!(is_hopeless(), "it was tried");
+    (0..SKIP_CYCLES).for_each(|_| drop(engine.gc.begin_cycle()));
+    skip_all();
+    engine.log.space().has_changed();
+    assert!(!is_hopeless(), "that was long ago");
+    assert_eq!(db.collect().unwrap(), 1);
+}
+
 /// An index in which no key more has room: tombstones that are kept apart lose count of what was freed all the same, and go.
 #[test]
 fn tombstones_go_where_the_index_has_no_room() {

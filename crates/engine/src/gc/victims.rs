@@ -226,7 +226,7 @@ impl Engine {
         let wanted = self.missing_landing().min(self.bytes_to_move(self.runs.room_to_move()));
         let (cycle, oldest) = (self.gc.cycles(), self.snapshots.oldest());
         let is_left_alone = |segment: &Segment| {
-            segment.skipped_until > cycle || oldest.is_some_and(|oldest| oldest < segment.kept_before)
+            segment.skip.is_skipped(cycle) || oldest.is_some_and(|oldest| oldest < segment.kept_before)
         };
         let gain = |(extent, segment, obsolete): (u32, Segment, u64)| {
             let facts = self.facts(extent, &segment, obsolete);
@@ -303,7 +303,7 @@ impl Engine {
                 Need::Reordering => facts.free() * 100 >= facts.bytes * REORDERING_OBSOLETE_PERCENT,
                 _ => gain > 0 && gain * 100 >= cost * need.gain_percent(),
             };
-            if worth_it && segment.skipped_until <= cycle && !is_kept(&segment) {
+            if worth_it && !segment.skip.is_skipped(cycle) && !is_kept(&segment) {
                 candidates.push(Candidate { extent, gain, cost, certain: cost == 0 || facts.deltas == 0 });
             }
         }

@@ -270,12 +270,45 @@ pub(crate) struct Segment {
     pub(crate) vanished: u64,
     /// Gc came upon corruption in it, or under a record in it: gc leaves it as it is.
     pub(crate) quarantined: bool,
-    /// Gc failed to empty it for want of room, and skips it up to this cycle.
-    pub(crate) skipped_until: u64,
+    /// Gc failed to empty it for want of room, and leaves it alone for a while.
+    pub(crate) skip: Skip,
     /// Snapshots older than this need something in it that was replaced. What is needed grows: later on it may be more.
     pub(crate) kept_before: u64,
     /// In a log that is looked into because it is damaged: the root's list has it, and knows of all in it up to the root's watermark.
     pub(crate) is_listed: bool,
+}
+
+/// How long a segment is left alone that had no room to be emptied into: for a number of cycles, or until a writer would be told that the store is full although
+/// extents have come back since. That early it is tried once in as many cycles, for what is copied in vain is collected, too, and comes back.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Skip {
+    /// Up to this cycle.
+    until: u64,
+    /// How often extents had come back when it was skipped.
+    returns: u64,
+    /// Up to this cycle it is not tried early again.
+    tried_until: u64,
+}
+
+impl Skip {
+    /// It failed after so many `cycles`, and is left alone for the next `for_cycles`.
+    pub(crate) fn begin(&mut self, cycles: u64, for_cycles: u64, returns: u64) {
+        (self.until, self.returns) = (cycles + for_cycles, returns);
+    }
+
+    /// Whether it is left alone after so many cycles.
+    pub(crate) fn is_skipped(&self, cycles: u64) -> bool {
+        self.until > cycles
+    }
+
+    /// Ends it if extents have come back since it began, once while it would have lasted; whether it did.
+    pub(crate) fn end_early(&mut self, cycles: u64, returns: u64) -> bool {
+        let may_end = self.is_skipped(cycles) && self.tried_until <= cycles && self.returns != returns;
+        if may_end {
+            (self.tried_until, self.until) = (self.until, cycles);
+        }
+        may_end
+    }
 }
 
 impl Segment {
@@ -298,7 +331,7 @@ impl Segment {
             miscounted: false,
             vanished: 0,
             quarantined: false,
-            skipped_until: 0,
+            skip: Skip::default(),
             kept_before: 0,
             is_listed: false,
         }

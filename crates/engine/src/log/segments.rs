@@ -375,11 +375,20 @@ impl Log {
         }
     }
 
-    /// Leaves a segment alone up to the gc cycle `until`.
-    pub(crate) fn skip_until(&self, extent: u32, until: u64) {
+    /// Leaves a segment alone after so many `cycles` of gc, for the next `for_cycles`, or until [`Log::try_skipped_early`].
+    pub(crate) fn skip(&self, extent: u32, cycles: u64, for_cycles: u64) {
+        let returns = self.space.returns();
         if let Some(segment) = self.segments.lock().used.get_mut(&extent) {
-            segment.skipped_until = until;
+            segment.skip.begin(cycles, for_cycles, returns);
         }
+    }
+
+    /// Ends the skip of all segments for which extents have come back since: there may be room for them now. Whether there is any.
+    pub(crate) fn try_skipped_early(&self, cycles: u64) -> bool {
+        let returns = self.space.returns();
+        let mut segments = self.segments.lock();
+        let skipped = segments.used.values_mut().filter(|s| s.sealed && !s.in_gc && !s.quarantined);
+        skipped.map(|segment| segment.skip.end_early(cycles, returns)).fold(false, |any, ended| any | ended)
     }
 
     /// Records that snapshots older than `before` need something in a segment.
