@@ -21,6 +21,7 @@ mod pair_batches;
 mod pair_edges;
 mod pairs;
 mod pool;
+mod pool_endpoints;
 mod pool_served;
 mod read_only;
 mod semantics;
