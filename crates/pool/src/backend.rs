@@ -19,7 +19,7 @@ mod tests;
 
 use std::sync::Arc;
 
-use hedgerow_row::backend::{Backend, Capabilities, Session};
+use hedgerow_row::backend::{Backend, Capabilities, Mark, Pair, PairCache, Session};
 use hedgerow_row::{Error, ErrorKind, Result};
 
 use crate::compute_node::{ComputeNode, NodeCounters};
@@ -72,6 +72,10 @@ impl Backend for PoolBackend {
         Ok(Box::new(PoolSession::new(Arc::clone(&self.shared))))
     }
 
+    fn cache(&self) -> Option<&dyn PairCache> {
+        Some(&*self.shared)
+    }
+
     /// Those of the node, in all of its sessions.
     fn counters(&self) -> Vec<(&'static str, u64)> {
         let NodeCounters { client, proxy, read_from_cache } = self.shared.node.counters();
@@ -103,6 +107,14 @@ impl Backend for PoolBackend {
 impl PoolShared {
     fn check_open(&self) -> Result<()> {
         if self.is_closed.load(Ordering::Acquire) { Err(closed()) } else { Ok(()) }
+    }
+}
+
+impl PairCache for PoolShared {
+    fn get(&self, key: &[u8]) -> Option<Pair> {
+        self.check_open().ok()?;
+        let (value, generation) = self.node.cached(key)?;
+        Some(Pair { key: Box::from(key), value: Box::from(&*value), mark: Mark::new(generation.0) })
     }
 }
 

@@ -59,6 +59,11 @@ pub trait Backend: Send + Sync {
     /// `Closed`.
     fn session(&self) -> Result<Box<dyn Session>>;
 
+    /// Pairs that it has at once: none by default.
+    fn cache(&self) -> Option<&dyn PairCache> {
+        None
+    }
+
     /// What it has counted since it began, by name, for people who look at a server: none by default.
     fn counters(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
@@ -70,6 +75,12 @@ pub trait Backend: Send + Sync {
     /// # Errors
     /// What it failed to make durable.
     fn close(&self) -> Result<()>;
+}
+
+/// Pairs that a backend has at once, for callers on any thread.
+pub trait PairCache: Send + Sync {
+    /// The pair under a key, as new as what [`Command::Get`] would answer, without waiting for anybody. `None` says nothing: it is to be asked for.
+    fn get(&self, key: &[u8]) -> Option<Pair>;
 }
 
 /// What a backend can, and how much it takes.

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hedgerow_device::Clock;
-use hedgerow_row::backend::{Answer, Command, Expect, GROUP_BYTES, Mark, Pair, Session, Ticket, no_batches};
+use hedgerow_row::backend::{
+    Answer, Command, Expect, GROUP_BYTES, Mark, Pair, PairCache, Session, Ticket, no_batches,
+};
 use hedgerow_row::{Error, ErrorKind, Result};
 
 use super::outcome::refused;
@@ -57,12 +59,6 @@ impl PoolSession {
         }
     }
 
-    /// The pair, if it is in the node's cache.
-    fn cached(&self, key: &[u8]) -> Option<Pair> {
-        let (value, generation) = self.shared.node.cached(key)?;
-        Some(Pair { key: Box::from(key), value: Box::from(&*value), mark: Mark::new(generation.0) })
-    }
-
     /// Takes in what came, and goes on with what takes several calls.
     fn go_on(&mut self) {
         self.inbox.take(&mut self.came);
@@ -93,7 +89,7 @@ impl PoolSession {
 impl Session for PoolSession {
     fn start(&mut self, command: Command<'_>) -> Result<Ticket> {
         let cached = match command {
-            Command::Get { key } => self.cached(key),
+            Command::Get { key } => self.shared.get(key),
             _ => None,
         };
         let (key, request, started) = begun(command)?;

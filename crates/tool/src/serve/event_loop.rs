@@ -302,13 +302,7 @@ impl EventLoop {
                 self.serve(key);
             }
         }
-        if let Some(attempts) = &self.attempts {
-            attempts.set_bytes_max(self.server.settings.client_bytes_max);
-            let steps = self.server.group_commit.take_steps();
-            if !steps.is_empty() {
-                attempts.request(steps);
-            }
-        }
+        self.request_steps();
         self.begin_waiting();
         self.request_sync(&turn);
         for &key in &turn {
@@ -508,6 +502,26 @@ impl EventLoop {
                 self.take_up(client, attempt, (step, ended.clone()));
             }
             self.take_up(client, attempt, (step, ended));
+        }
+    }
+
+    /// Has the attempts of this turn's commands go on. For what the store has at once, as far as there is room for it, nobody waits.
+    fn request_steps(&mut self) {
+        let Keyspace::Pairs(keys) = &self.server.keyspace else { return };
+        let (db, bytes_max) = (keys.db().clone(), self.server.settings.client_bytes_max);
+        let mut lacking = Vec::new();
+        for mut job in self.server.group_commit.take_steps() {
+            let may_be_cached = job.step == Step::Fetch && db.bytes_at_hand() < bytes_max;
+            match may_be_cached.then(|| job.attempt.fetch_cached()).flatten() {
+                Some(ended) => self.take_up(job.client, job.attempt, (job.step, ended)),
+                None => lacking.push(job),
+            }
+        }
+        if let Some(attempts) = &self.attempts {
+            attempts.set_bytes_max(bytes_max);
+            if !lacking.is_empty() {
+                attempts.request(lacking);
+            }
         }
     }
 

@@ -9,6 +9,8 @@
 //! exchange, so the answer is as new as any of them may ask. Of several changes of one row that depend on what was read, one is tried, the one that came
 //! first; the others could only fail, and are told so.
 
+mod cached;
+
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 

@@ -278,6 +278,12 @@ impl Attempt {
         begun.map(|result| self.ended(step, result))
     }
 
+    /// How a fetch ended of what the store has at once, if that is all that the command lacks: nobody is asked.
+    pub fn fetch_cached(&mut self) -> Option<Ended> {
+        let has_all = !self.has_chores() && self.transaction.fetch_cached();
+        has_all.then(|| self.ended(Step::Fetch, Ok(())))
+    }
+
     /// Whether it has more at hand than one command may.
     pub fn has_too_much(&self) -> bool {
         self.transaction.bytes_at_hand() > limits::AT_HAND_BYTES_MAX
