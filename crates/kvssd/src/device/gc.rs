@@ -96,8 +96,10 @@ impl Device {
 
     /// The part of gc's work that goes with a store of so many bytes.
     pub(super) fn collect_for(&mut self, bytes: u64) -> Result<()> {
-        // From half of what tombstones may take beside the capacity on gc is ahead of the deletions of a device that is full.
-        let quarters = 4 * self.tombstone_bytes / self.tombstones_beside().max(1);
+        // From half of what tombstones may take on gc is ahead of the deletions: of a device that is full that is what is kept for them beside the capacity. As long as there is room they may take half of
+        // it, too: copying then would gain what nobody needs, and stores that take the room have gc begin before it is gone.
+        let room_for_tombstones = self.tombstones_beside() + self.free_bytes() / 2;
+        let quarters = 4 * self.tombstone_bytes / room_for_tombstones.max(1);
         let pace = match quarters {
             0 | 1 if self.blocks.free_count() >= FREE_WANTED => return Ok(()),
             0 | 1 => PACE_EIGHTHS,

@@ -279,6 +279,48 @@ fn a_tombstone_that_gc_frees_makes_room_once() {
     assert!(waited > 100, "{waited} commands waited for a block");
 }
 
+/// Tombstones are waited with as long as there is room: a device that is half full copies nothing as pairs are deleted. What is left to do by then holds up nobody who fills it to its end: it has as many pairs as one that was filled at once.
+#[test]
+fn deletions_on_a_device_with_room_copy_nothing() {
+    for (value_bytes, gc_policy) in [
+        (0, GcPolicy::Greedy),
+        (0, GcPolicy::CostBenefit),
+        (100, GcPolicy::CostBenefit),
+        (700, GcPolicy::Greedy),
+    ] {
+        let geometry = Geometry { page_bytes: 4096, block_bytes: 128 << 10, blocks: 64 };
+        let mut device = in_memory(geometry, DeviceOptions { gc_policy, ..DeviceOptions::default() });
+        let space = create_space(&mut device, b"one", 0);
+        let value = vec![7; value_bytes];
+        let keys = fill(&mut device, space, 50, &value);
+        let mut random = Random::from_seed(1);
+        let mut order: Vec<u64> = (0..keys).collect();
+        (1..order.len()).for_each(|n| order.swap(n, random.below(n as u64 + 1) as usize));
+        for n in &order[..order.len() / 3] {
+            delete(&mut device, space, format!("key{n:06}").as_bytes()).unwrap();
+        }
+        let (info, counters) = (device.info(), device.gc_counters());
+        assert!(info.tombstone_bytes > 0 && info.utilization() < 5_100, "{info:?}");
+        assert_eq!(counters.copied_bytes, 0, "{value_bytes}, {gc_policy:?}: {info:?}, {counters:?}");
+
+        let (mut pairs, mut next) = (info.pairs, keys);
+        while store(&mut device, space, format!("key{next:06}").as_bytes(), &value).is_ok() {
+            (pairs, next) = (pairs + 1, next + 1);
+        }
+        let mut fresh = in_memory(geometry, DeviceOptions { gc_policy, ..DeviceOptions::default() });
+        let space = create_space(&mut fresh, b"one", 0);
+        let mut at_once = 0;
+        while store(&mut fresh, space, format!("key{at_once:06}").as_bytes(), &value).is_ok() {
+            at_once += 1;
+        }
+        let after = device.gc_counters();
+        let told =
+            format!("{value_bytes}, {gc_policy:?}: {pairs} of {at_once}, {:?}, {after:?}", device.info());
+        assert_eq!(after.stalls, 0, "{told}");
+        assert!(pairs * 1000 >= at_once * 998, "{told}");
+    }
+}
+
 /// All blocks are gone through once for each that is emptied, and not with each command while tombstones ask for gc and no block is worth it yet.
 #[test]
 fn no_command_goes_through_all_blocks_for_nothing() {

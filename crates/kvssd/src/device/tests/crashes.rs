@@ -634,7 +634,7 @@ fn on_persistent_memory_every_kind_of_crash_is_survived() {
     let mut images = 0;
     for (seed, ack) in [(12, AckMode::Buffered), (13, AckMode::Immediate)] {
         let options = DeviceOptions { ack, ..DeviceOptions::default() };
-        let script = Script::run_on(CrashModel::CacheLines, TINY, seed, 3000, 400, 0, options, true);
+        let script = Script::run_on(CrashModel::CacheLines, TINY, seed, 3600, 400, 0, options, true);
         script.assert_gc_ran();
         images += script.sweep(&Survivors::EACH, 12, 40);
     }
