@@ -67,7 +67,6 @@ impl Stopper {
 struct TieredWorkers {
     /// The store, apart from the state that commands change.
     db: Db,
-    persister: Persister,
     waiter: Waiter,
     reader: Reader,
 }
@@ -76,7 +75,6 @@ impl TieredWorkers {
     fn start(db: &Db, waker: &Arc<Waker>) -> io::Result<TieredWorkers> {
         Ok(TieredWorkers {
             db: db.clone(),
-            persister: Persister::start(db.clone(), waker.clone())?,
             waiter: Waiter::start(db.clone(), waker.clone())?,
             reader: Reader::start(waker.clone())?,
         })
@@ -93,6 +91,8 @@ pub struct EventLoop {
     tiered: Option<TieredWorkers>,
     /// And a store of pairs.
     attempts: Option<Attempts>,
+    /// Of a store that can be made durable.
+    persister: Option<Persister>,
     /// Rounds of its sweep, and when the last one ended.
     swept: (u64, Duration),
     pool: Pool,
@@ -131,12 +131,14 @@ impl EventLoop {
             Some(db) => Some(TieredWorkers::start(db, &waker)?),
             None => None,
         };
-        let attempts = match &server.keyspace {
+        let (attempts, persister) = match &server.keyspace {
             Keyspace::Pairs(keys) => {
-                let bytes_max = server.settings.client_bytes_max;
-                Some(Attempts::start(keys.db().clone(), waker.clone(), bytes_max)?)
+                let (db, bytes_max) = (keys.db(), server.settings.client_bytes_max);
+                let persister = || Persister::start_over_pairs(db.clone(), waker.clone());
+                let persister = server.keyspace.persists().then(persister).transpose()?;
+                (Some(Attempts::start(db.clone(), waker.clone(), bytes_max)?), persister)
             }
-            Keyspace::Tiered(_) => None,
+            Keyspace::Tiered(keys) => (None, Some(Persister::start(keys.db().clone(), waker.clone())?)),
         };
         Ok(EventLoop {
             poll,
@@ -145,6 +147,7 @@ impl EventLoop {
             server,
             tiered,
             attempts,
+            persister,
             swept: (0, Duration::ZERO),
             pool: Pool::default(),
             turn: Vec::new(),
@@ -392,8 +395,8 @@ impl EventLoop {
         for &key in turn {
             let needs_sync = |session: &&mut Session| !session.unsynced.is_empty() && !session.waits_for_sync;
             let Some(session) = self.server.sessions.get_mut(key).filter(needs_sync) else { continue };
-            let Some(workers) = &self.tiered else { return };
-            let ticket = *ticket.get_or_insert_with(|| workers.persister.request(checkpoint));
+            let Some(persister) = &self.persister else { return };
+            let ticket = *ticket.get_or_insert_with(|| persister.request(checkpoint));
             if let Some(connection) = self.connections.get_mut(key) {
                 connection.held_until = Some(ticket);
                 session.waits_for_sync = true;
@@ -402,21 +405,22 @@ impl EventLoop {
         }
         // Whoever waits for a sync that is under way asks again after it, and so does the `SAVE` of a held client.
         self.server.wants_save &= ticket.is_none();
-        if background && let Some(workers) = &self.tiered {
-            self.background_sync = Some(ticket.unwrap_or_else(|| workers.persister.request(checkpoint)));
+        if background && let Some(persister) = &self.persister {
+            self.background_sync = Some(ticket.unwrap_or_else(|| persister.request(checkpoint)));
             self.server.saving_since.get_or_insert_with(Instant::now);
         }
     }
 
     /// Lets go of the clients whose writes are durable now.
     fn finish_syncs(&mut self) {
-        let Some(workers) = &self.tiered else { return };
-        let (done, failure) = workers.persister.done();
-        if failure.is_some() && self.background_sync.take().is_some() {
-            self.server.saving_since = None;
-        }
-        if self.background_sync.is_some_and(|ticket| ticket <= done) {
+        let Some(persister) = &self.persister else { return };
+        let ended = persister.ended();
+        if self.background_sync.is_some_and(|ticket| ended.refused(ticket).is_some()) {
             self.background_sync = None;
+            (self.server.saving_since, self.server.has_save_failed) = (None, true);
+        }
+        if self.background_sync.is_some_and(|ticket| ticket <= ended.done) {
+            (self.background_sync, self.server.has_save_failed) = (None, false);
             self.server.saving_took = self.server.saving_since.take().map(|since| since.elapsed());
             self.server.last_save_s = self.server.keyspace.now_ms() / 1000;
         }
@@ -424,7 +428,7 @@ impl EventLoop {
         for key in std::mem::take(&mut self.held) {
             let Some(connection) = self.connections.get_mut(key) else { continue };
             match connection.held_until {
-                Some(ticket) if ticket <= done => {
+                Some(ticket) if ticket <= ended.done => {
                     connection.held_until = None;
                     let session = &mut self.server.sessions[key];
                     session.waits_for_sync = false;
@@ -434,7 +438,7 @@ impl EventLoop {
                     self.server.last_save_s = now_ms / 1000;
                     list(&mut self.next, connection, key);
                 }
-                Some(_) => match &failure {
+                Some(ticket) => match ended.refused(ticket) {
                     None => self.held.push(key),
                     Some(why) => {
                         connection.held_until = None;
@@ -703,7 +707,11 @@ impl EventLoop {
     /// Stops accepting, lets clients have the replies to what was done, persists.
     fn stop(mut self, mut events: Events) -> io::Result<Server> {
         self.listeners.clear();
-        self.tiered.iter_mut().for_each(|workers| workers.persister.stop());
+        match &mut self.persister {
+            Some(persister) if self.tiered.is_some() => persister.stop(),
+            Some(persister) => persister.stop_in_time(),
+            None => {}
+        }
         self.finish_syncs();
         self.report_write_failure();
         let store_has_answered = self.attempts.as_mut().is_none_or(Attempts::stop);

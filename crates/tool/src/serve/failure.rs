@@ -43,7 +43,7 @@ impl Failure {
     /// A command looks at more than may be in memory for it ([`limits::AT_HAND_BYTES_MAX`](super::limits::AT_HAND_BYTES_MAX)).
     pub const TOO_MUCH_AT_HAND: Failure =
         Failure::text("ERR the rows that the command looks at have more than 256 MiB together");
-    /// What is asked for is that something is durable.
+    /// What is asked for is that something is durable, and the store keeps nothing.
     pub const NOT_DURABLE: Failure = Failure::text(
         "ERR this store is not made durable by the server when a command asks for it: see INFO, durability",
     );

@@ -184,6 +184,14 @@ impl Keyspace {
         }
     }
 
+    /// Whether what was written can be made durable.
+    pub fn persists(&self) -> bool {
+        match self {
+            Keyspace::Tiered(_) => true,
+            Keyspace::Pairs(keys) => keys.db().capabilities().persists,
+        }
+    }
+
     /// Its keys; else the command is refused: it needs an order of rows, a snapshot or the log.
     pub fn in_order(&self) -> Outcome<&TieredKeyspace> {
         match self {

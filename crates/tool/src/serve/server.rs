@@ -122,6 +122,8 @@ pub struct Server {
     pub saving_since: Option<Instant>,
     /// How long the last one took.
     pub saving_took: Option<Duration>,
+    /// Whether the last one failed.
+    pub has_save_failed: bool,
     /// The backups that clients asked for.
     pub backups: Backups,
     /// Whether the next sync is for a `SAVE`: a checkpoint says in the file what was saved.
@@ -205,6 +207,7 @@ impl Server {
             durable_sequence,
             saving_since: None,
             saving_took: None,
+            has_save_failed: false,
             wants_save: false,
             wants_background_sync: false,
             run_id: format!("{:016x}{:016x}{:08x}", random.next_u64(), random.next_u64(), std::process::id()),
@@ -390,10 +393,7 @@ impl Server {
 
     /// Refuses what is to become durable where nothing does.
     pub fn check_durable(&self) -> Outcome<()> {
-        match self.keyspace.db() {
-            Some(_) => Ok(()),
-            None => Err(Failure::NOT_DURABLE),
-        }
+        if self.keyspace.persists() { Ok(()) } else { Err(Failure::NOT_DURABLE) }
     }
 
     /// Counts a command that was done, and logs it if it took long. Part of the way of every command, which is not to pay for a call.

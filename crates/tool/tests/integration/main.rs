@@ -7,6 +7,7 @@ mod bounds;
 mod client;
 mod commands;
 mod crash;
+mod device_saves;
 mod edges;
 mod failed_sync;
 mod full_disk;

@@ -29,6 +29,9 @@ fn servers_over_one_pool_have_the_same_rows() {
     assert_eq!(first.run("SET user:1x v"), "OK");
     assert!(second.run("HGET user:1x name").contains("WRONGTYPE"));
     assert_eq!(second.run("DBSIZE"), "2");
+    for line in ["SAVE", "BGSAVE", "WAIT 0 0", "WAITAOF 1 0 0"] {
+        assert!(second.run(line).contains("not made durable"), "{line}");
+    }
     std::thread::scope(|scope| {
         for program in [&one, &two, &one] {
             scope.spawn(|| increments(program, 300));

@@ -361,7 +361,8 @@ pub fn markdown() -> String {
         command with a key. \
         Commands of several clients that change one key at the \
         same time are stored together, so what goes wrong with that is told to each of them. `WATCH` compares there what is in the key: a change that leaves it absent as it was \
-        is none. `HR.SCAN`, `HR.BACKUP`, `SAVE`, `BGSAVE`, `WAIT` and `WAITAOF` are refused.\n";
+        is none. `HR.SCAN` and `HR.BACKUP` are refused; so are `SAVE`, `BGSAVE`, `WAIT` and `WAITAOF` in memory and in a pool, which keep \
+        nothing: on devices they flush all of them, and `LASTSAVE` says when one of these commands last did, or when the server began.\n";
     let mut text = HEAD.to_string();
     let mut group = "";
     for command in all() {

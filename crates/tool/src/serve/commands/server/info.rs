@@ -149,19 +149,20 @@ fn memory(server: &Server, out: &mut String) -> std::fmt::Result {
 
 fn persistence(server: &Server, out: &mut String) -> std::fmt::Result {
     let metrics = server.keyspace.db().map(Db::metrics).unwrap_or_default();
-    let status = if metrics.write_failure.is_some() { "err" } else { "ok" };
+    let status = |has_failed| if has_failed { "err" } else { "ok" };
+    let refuses = metrics.write_failure.is_some();
     let seconds = |time: Option<Duration>| time.map_or(-1, |time| time.as_secs() as i64);
     writeln!(out, "loading:0\nasync_loading:0")?;
     let changes = metrics.sequence.saturating_sub(metrics.durable_sequence);
     writeln!(out, "rdb_changes_since_last_save:{changes}")?;
     writeln!(out, "rdb_bgsave_in_progress:{}", u8::from(server.saving_since.is_some()))?;
     writeln!(out, "rdb_last_save_time:{}", server.last_save_s)?;
-    writeln!(out, "rdb_last_bgsave_status:{status}")?;
+    writeln!(out, "rdb_last_bgsave_status:{}", status(refuses || server.has_save_failed))?;
     writeln!(out, "rdb_last_bgsave_time_sec:{}", seconds(server.saving_took))?;
     let now = server.saving_since.map(|since| since.elapsed());
     writeln!(out, "rdb_current_bgsave_time_sec:{}", seconds(now))?;
     writeln!(out, "aof_enabled:1\naof_rewrite_in_progress:0\naof_rewrite_scheduled:0")?;
-    writeln!(out, "aof_last_write_status:{status}")?;
+    writeln!(out, "aof_last_write_status:{}", status(refuses))?;
     writeln!(out, "durability:{}", server.settings.durability)
 }
 
