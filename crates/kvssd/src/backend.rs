@@ -28,7 +28,7 @@ use hedgerow_row::{Error, Result};
 
 pub use failure::ArrayError;
 pub use mover::{MoveProgress, Mover};
-pub use place::{ArrayPlace, check_places};
+pub use place::{ArrayMember, ArrayPlace, ArrayWork, check_places};
 
 use crate::command::KEY_BYTES_MAX;
 use crate::device::{AckMode, Device, DeviceOptions, OpenReport};

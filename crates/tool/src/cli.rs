@@ -38,6 +38,8 @@ enum Command {
     Import(crate::transfer::ImportArgs),
     /// Runs or shows a pool of memory that many nodes share: gone with its machines.
     Pool(crate::pool::PoolArgs),
+    /// Shows an array of key-value devices that nobody has open, and adds and removes devices.
+    Kvssd(crate::kvssd::KvssdArgs),
     /// Prints `docs/commands.md`: the Redis commands `serve` knows.
     #[command(hide = true)]
     Commands,
@@ -61,6 +63,7 @@ pub fn run() -> ExitCode {
         Command::Export(args) => crate::transfer::run_export(args),
         Command::Import(args) => crate::transfer::run_import(args),
         Command::Pool(args) => crate::pool::run(args),
+        Command::Kvssd(args) => crate::kvssd::run(args),
         Command::Commands => {
             print!("{}", crate::serve::commands::docs::markdown());
             Ok(())

@@ -3,6 +3,7 @@
 //! Owns how long devices are that are made, and the thread that makes durable what was stored, now and then. Promises that what cannot be opened is told in one sentence, with the file. Must not know who uses
 //! the rows.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
@@ -28,7 +29,18 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// # Errors
 /// A sentence for a person.
 pub fn open(url: &KvssdUrl, ack: AckMode) -> Result<KvssdBackend, String> {
-    let geometry = url.bytes.map(geometry_of).transpose()?;
+    open_with(url, ack, url.bytes.map(geometry_of).transpose()?)
+}
+
+/// The same; devices that are made, now or as they are added, are of this geometry.
+///
+/// # Errors
+/// A sentence for a person.
+pub(crate) fn open_with(
+    url: &KvssdUrl,
+    ack: AckMode,
+    geometry: Option<Geometry>,
+) -> Result<KvssdBackend, String> {
     let media: Vec<ArrayMedium> = url.files.iter().cloned().map(ArrayMedium::File).collect();
     let options = KvssdOptions { geometry, ..KvssdOptions::ack(ack) };
     KvssdBackend::open(&media, &options).map_err(|error| told(url, &error))
@@ -54,20 +66,34 @@ pub(crate) fn geometry_of(bytes: u64) -> Result<Geometry, String> {
 
 /// With the file that it is about.
 fn told(url: &KvssdUrl, error: &ArrayError) -> String {
+    match file_of(&url.files, error) {
+        Some(file) => format!("{} can not be opened: {error}", file.display()),
+        None => format!("the key-value devices can not be opened: {error}"),
+    }
+}
+
+/// What went wrong, of an array of these files, with the one that it is about.
+pub(crate) fn named(files: &[PathBuf], what: &str, error: &ArrayError) -> String {
+    match file_of(files, error) {
+        Some(file) => format!("{}: {what}: {error}", file.display()),
+        None => format!("{what}: {error}"),
+    }
+}
+
+/// Which of the files of an array this is about.
+fn file_of<'f>(files: &'f [PathBuf], error: &ArrayError) -> Option<&'f PathBuf> {
     let number = match error {
         ArrayError::Device { device, .. }
         | ArrayError::Missing { device }
         | ArrayError::Foreign { device, .. }
         | ArrayError::Stale { device, .. }
         | ArrayError::Map { device }
-        | ArrayError::Version { device, .. } => Some(*device),
-        ArrayError::Order { given, .. } => Some(*given),
-        _ => None,
+        | ArrayError::Removed { device }
+        | ArrayError::Version { device, .. } => *device,
+        ArrayError::Order { given, .. } => *given,
+        _ => return None,
     };
-    match number.and_then(|number| url.files.get(number - 1)) {
-        Some(file) => format!("{} can not be opened: {error}", file.display()),
-        None => format!("the key-value devices can not be opened: {error}"),
-    }
+    files.get(number - 1)
 }
 
 /// What opening found damaged, in lines for a person; empty if nothing is.

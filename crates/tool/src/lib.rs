@@ -1,4 +1,4 @@
-//! The `hedgerow` command, as a library: `serve`, `bench`, `inspect`, `check`, `backup`, `restore`, `repair`, `export`, `import`, `top`, `pool`.
+//! The `hedgerow` command, as a library: `serve`, `bench`, `inspect`, `check`, `backup`, `restore`, `repair`, `export`, `import`, `top`, `pool`, `kvssd`.
 #![allow(
     clippy::disallowed_methods,
     reason = "clocks, threads and files of the server and the benchmark are never simulated"
@@ -11,6 +11,7 @@ pub mod capacity;
 pub mod check;
 pub mod cli;
 pub mod inspect;
+pub mod kvssd;
 pub mod kvssd_store;
 pub mod open_files;
 pub mod pool;

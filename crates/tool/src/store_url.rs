@@ -39,6 +39,21 @@ pub struct KvssdUrl {
     pub bytes: Option<u64>,
 }
 
+impl KvssdUrl {
+    /// Files with commas between them, with `kvssd:` before them or without; none if they are not that.
+    pub(crate) fn of(text: &str) -> Option<KvssdUrl> {
+        devices(text.strip_prefix("kvssd:").unwrap_or(text))
+    }
+}
+
+impl fmt::Display for KvssdUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let files: Vec<String> = self.files.iter().map(|file| file.display().to_string()).collect();
+        write!(f, "kvssd:{}", files.join(","))?;
+        self.bytes.map_or(Ok(()), |bytes| write!(f, "?size={bytes}"))
+    }
+}
+
 /// A pool of memory that many nodes share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PoolUrl {
@@ -81,11 +96,7 @@ impl fmt::Display for StoreUrl {
             StoreUrl::Tiered(Medium::File, directory) => write!(f, "tiered:{}", directory.display()),
             StoreUrl::Tiered(Medium::Emulated, directory) => write!(f, "emulated:{}", directory.display()),
             StoreUrl::Memory => f.write_str("memory:"),
-            StoreUrl::Kvssd(KvssdUrl { files, bytes }) => {
-                let files: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
-                write!(f, "kvssd:{}", files.join(","))?;
-                bytes.map_or(Ok(()), |bytes| write!(f, "?size={bytes}"))
-            }
+            StoreUrl::Kvssd(url) => url.fmt(f),
             StoreUrl::Pool(url) => url.fmt(f),
             StoreUrl::Null => f.write_str("null"),
         }

@@ -1,11 +1,40 @@
 //! The place of a device in its array, for looking at it.
 //!
-//! Owns [`ArrayPlace`], and the comparison of those of several devices. Promises that what it finds wrong is what opening would refuse, all of it at once. Must not know how devices are opened.
+//! Owns [`ArrayPlace`], what a device's copy of the map says of all of them, and the comparison of those of several devices. Promises that what it finds wrong is what opening would refuse, all of it at once. Must not know how devices are opened.
 
 use super::failure::ArrayError;
-use super::map::ArrayMap;
+use super::map::{ArrayMap, MapWork};
 use super::opening::{FoundMap, NO_ARRAY, check_member, check_removed, find_map, newest_of};
 use crate::device::Device;
+
+/// What is under way in an array: it was begun, and did not come to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ArrayWork {
+    /// Nothing.
+    Nothing,
+    /// Each device is to have its share of the shards.
+    Rebalance,
+    /// A device is to have no shard, and then to go.
+    Remove {
+        /// Which, by its place from 1.
+        device: usize,
+    },
+}
+
+/// A device of an array, as a copy of the map has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ArrayMember {
+    /// Its number, which stays while it is of the array.
+    pub number: usize,
+    /// Shards of keys that it has.
+    pub shards: usize,
+    /// Those of them that are on the move to others.
+    pub going: usize,
+    /// Shards that are on the move to it.
+    pub coming: usize,
+    /// Whether it may have pairs that are another device's, which the next move of shards deletes.
+    pub has_strays: bool,
+}
 
 /// What a device says of the array that it is of.
 #[derive(Clone, PartialEq, Eq)]
@@ -44,6 +73,34 @@ impl ArrayPlace {
     /// So many devices it has.
     pub fn devices(&self) -> usize {
         self.map.members.len()
+    }
+
+    /// All devices of the array, by their places, as this device's copy of the map has them. Where copies differ the one of the highest [`ArrayPlace::generation`] counts.
+    pub fn members(&self) -> Vec<ArrayMember> {
+        let map = &self.map;
+        let count = |of: &mut dyn Iterator<Item = u16>, number| of.filter(|&device| device == number).count();
+        let member = |&number: &u16| {
+            let owner = |shard: &u16| map.shards[usize::from(*shard)];
+            ArrayMember {
+                number: usize::from(number),
+                shards: count(&mut map.shards.iter().copied(), number),
+                going: count(&mut map.moves.keys().map(owner), number),
+                coming: count(&mut map.moves.values().copied(), number),
+                has_strays: map.strays.contains(&number),
+            }
+        };
+        map.members.iter().map(member).collect()
+    }
+
+    /// What is under way, as this device's copy of the map has it.
+    pub fn work(&self) -> ArrayWork {
+        match self.map.work {
+            MapWork::Nothing => ArrayWork::Nothing,
+            MapWork::Spread => ArrayWork::Rebalance,
+            MapWork::Remove(number) => {
+                ArrayWork::Remove { device: self.map.place_of(number).map_or(0, |place| place + 1) }
+            }
+        }
     }
 
     /// Shards of keys that go from this device, and that go to it, as long as a move is under way.

@@ -8,6 +8,7 @@ mod moves;
 mod moves_cut;
 mod moves_under_load;
 mod opening;
+mod places;
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -15,6 +15,7 @@ mod group_commit;
 mod info;
 mod kill;
 mod kvssd;
+mod kvssd_arrays;
 mod lifecycle;
 mod limits;
 mod little_memory;
