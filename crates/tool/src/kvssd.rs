@@ -126,7 +126,7 @@ fn add(args: &AddDeviceArgs) -> Result<(), String> {
     match SeenArray::look(files) {
         // Whoever gives the command again after it was cut off may not know how far it came.
         Err(_) if device.exists() && SeenArray::look(&all).is_ok() => {
-            println!("{} is of the array already", device.display());
+            println!("{} was added before", device.display());
         }
         Err(refused) => return Err(refused),
         Ok(array) => {
@@ -159,7 +159,7 @@ fn remove(args: &RemoveDeviceArgs) -> Result<(), String> {
     let left: Vec<PathBuf> = files.iter().filter(|file| *file != device).cloned().collect();
     match SeenArray::look(files) {
         Err(_) if was_removed(device, &left) => {
-            println!("{} is of the array no more already", device.display());
+            println!("{} was removed before", device.display());
         }
         Err(refused) => return Err(refused),
         Ok(array) => {

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use hedgerow_kvssd::{ArrayPlace, ArrayWork, DeviceInfo, Geometry, check_places};
 
 use crate::inspect::devices::{open, refusal};
+use crate::kvssd_store::named;
 
 /// A device, as it was left.
 pub(super) struct SeenDevice {
@@ -44,7 +45,7 @@ impl SeenArray {
             }
         }
         if wrong.is_empty() {
-            wrong.extend(check_places(&places).iter().map(ToString::to_string));
+            wrong.extend(check_places(&places).iter().map(|error| named(files, "as an array", error)));
         }
         if wrong.is_empty() && !places.iter().flatten().any(|place| place.generation() > 0) {
             let url = super::url(files);
