@@ -215,7 +215,7 @@ impl Cluster {
     fn carry_out<A>(&mut self, node: NodeId, one: Out<A>) {
         match one {
             Out::Post { session, to, batch, tag } => self.fabric.post(node, session, to, batch, tag),
-            Out::Send { to, bytes } => self.fabric.send(to, bytes),
+            Out::Send { to, bytes } => self.fabric.send(node, to, bytes),
             Out::At(at) => self.fabric.wake(node, at),
             Out::Fence { session, tag } => {
                 if let Some(memory) = node.as_memory_node() {

@@ -206,6 +206,11 @@ impl Manager {
         }
     }
 
+    /// The node whose proxy a partition has, if it has one.
+    pub fn proxy_of(&self, partition: u16) -> Option<NodeId> {
+        self.members.get(self.owners.get(&partition)?).map(|member| member.node)
+    }
+
     /// The memory nodes that are part of the pool.
     pub fn living(&self) -> NodeSet {
         self.living

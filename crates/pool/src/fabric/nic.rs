@@ -18,8 +18,10 @@ pub struct NicModel {
     pub link_bytes_per_us: u64,
     /// Time that a compute node's card takes to issue an operation.
     pub issue_ns: Nanos,
-    /// What a datagram costs beyond its way: two processors that handle it.
+    /// What a datagram costs beyond its way: two processors that handle it, half of it each.
     pub datagram_ns: Nanos,
+    /// Threads of a node that handle the datagrams that come to it, one at a time each; 0: as many as there are datagrams. Who sends one does it on a thread of its own.
+    pub handler_threads: usize,
 }
 
 impl NicModel {
@@ -37,6 +39,8 @@ impl NicModel {
         issue_ns: 50,
         // Assumed, 500 to 2,000: half a microsecond of processor time at each end.
         datagram_ns: 1_000,
+        // FlexKV's proxies have two threads (section 5.1 there).
+        handler_threads: 2,
     };
 
     /// The model with an assumed cost made half of what it is, or twice of it.

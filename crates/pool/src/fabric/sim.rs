@@ -138,6 +138,8 @@ struct NodeState {
     /// Parts in a million that the clock is too quick, plus a million.
     rate: u64,
     issue_free_at: Nanos,
+    /// Of each thread that handles datagrams, as the cost model says.
+    handlers_free_at: Vec<Nanos>,
     inbox: VecDeque<FabricEvent>,
 }
 
@@ -394,21 +396,41 @@ impl SimFabric {
         last + nic.one_way_ns
     }
 
+    /// When a datagram of so many bytes that is sent now is handled by the cost model, which takes the time of the node that handles it: now, without a model. What a node sends to itself has no way.
+    pub fn handled_at(&mut self, from: NodeId, to: NodeId, bytes: usize) -> Nanos {
+        let Some(nic) = self.options.nic else { return self.now };
+        let handling = nic.datagram_ns / 2;
+        let way = nic.datagram_ns - handling + nic.one_way_ns + nic.bytes_ns(bytes);
+        let arrives = self.now + if from == to { 0 } else { way };
+        let handlers = &mut self.nodes.entry(to).or_default().handlers_free_at;
+        if handlers.len() < nic.handler_threads {
+            handlers.push(arrives + handling);
+            return arrives + handling;
+        }
+        match handlers.iter_mut().min() {
+            Some(free_at) => {
+                *free_at = arrives.max(*free_at) + handling;
+                *free_at
+            }
+            None => arrives + handling,
+        }
+    }
+
     /// Sends a datagram. See [`Fabric::send`].
-    pub fn send(&mut self, to: NodeId, bytes: Vec<u8>) {
+    pub fn send(&mut self, from: NodeId, to: NodeId, bytes: Vec<u8>) {
         let options = self.options;
         self.counters.datagrams += 1;
         if options.drop_one_in > 0 && self.random.below(options.drop_one_in) == 0 {
             self.counters.dropped += 1;
             return;
         }
-        let cost = options.nic.map_or(0, |nic| nic.one_way_ns + nic.datagram_ns + nic.bytes_ns(bytes.len()));
+        let handled_at = self.handled_at(from, to, bytes.len());
         if options.double_one_in > 0 && self.random.below(options.double_one_in) == 0 {
             self.counters.doubled += 1;
-            let at = self.now + cost + self.delay() + self.random.below(options.spike_ns + 1);
+            let at = handled_at + self.delay() + self.random.below(options.spike_ns + 1);
             self.schedule(at, Event::Arrive { to, bytes: bytes.clone() });
         }
-        let at = self.now + cost + self.delay();
+        let at = handled_at + self.delay();
         self.schedule(at, Event::Arrive { to, bytes });
     }
 
@@ -527,7 +549,7 @@ impl Fabric for SimPort<'_> {
     }
 
     fn send(&mut self, to: NodeId, bytes: Vec<u8>) {
-        self.fabric.send(to, bytes);
+        self.fabric.send(self.node, to, bytes);
     }
 
     fn fence(&mut self, session: SessionId, tag: u64) {
@@ -547,5 +569,33 @@ impl Fabric for SimPort<'_> {
                 self.fabric.nodes.entry(to).or_default().inbox.push_back(event);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_handles_as_many_datagrams_at_once_as_it_has_threads() {
+        let (one, other) = (NodeId(1), NodeId(2));
+        let nic =
+            NicModel { one_way_ns: 10, datagram_ns: 8, link_bytes_per_us: 1_000, ..NicModel::CONNECTX3 };
+        let handled = |nic: NicModel, from| {
+            let mut fabric = SimFabric::new(SimOptions::modelled(nic), 1);
+            [(); 5].map(|()| fabric.handled_at(from, other, 6))
+        };
+        // Half at the sender, the way, 6 bytes, and half at one of two threads.
+        assert_eq!(handled(nic, one), [24, 24, 28, 28, 32]);
+        assert_eq!(handled(nic, other), [4, 4, 8, 8, 12], "no way to itself");
+        assert_eq!(handled(NicModel { handler_threads: 0, ..nic }, one), [24; 5]);
+        let mut fabric = SimFabric::new(SimOptions::modelled(nic), 1);
+        fabric.start(other);
+        (0..3).for_each(|_| fabric.send(one, other, vec![0; 6]));
+        let mut arrived = Vec::new();
+        while fabric.step().is_some() {
+            arrived.push(fabric.now());
+        }
+        assert_eq!(arrived, [24, 24, 28]);
     }
 }
