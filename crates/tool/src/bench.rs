@@ -3,7 +3,7 @@
 //! Owns the command's options and the order of its phases. The work is in the modules: [`workload`] (what is done),
 //! [`distribution`] (to which records), [`row`] (with which bytes, and how they are checked), [`store`] (on what), [`setting`] (with what switched off),
 //! [`driver`] (how it is timed), [`process`] (what it used), [`report`] (how it is told). [`focus`] and [`tiers`] repeat papers'
-//! experiments with them, on what [`paper`] has for both, and draw [`chart`]s. `kvsb` measures key-value devices by themselves. The comparison with other engines
+//! experiments with them, on what [`paper`] has for both, and draw [`chart`]s. `kvsb` measures key-value devices by themselves, and `pool` the pool, in virtual time. The comparison with other engines
 //! (`compare/`) uses the same modules.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -14,6 +14,7 @@ pub mod driver;
 pub mod focus;
 mod kvsb;
 pub mod paper;
+mod pool;
 pub mod process;
 pub mod report;
 pub mod row;
@@ -77,6 +78,8 @@ enum Suite {
     },
     /// Key-value devices in software, without rows: stores, reads and deletions of pairs on several devices at once, each answer verified.
     Kvsb(kvsb::KvsbArgs),
+    /// The pool: loads of YCSB in virtual time, by the costs of network cards, step by step from a pool without proxies to all that there is, beside one whose partitions have owners; as a report with charts.
+    Pool(pool::PoolBenchArgs),
     /// The experiments of the FOCUS paper, as a report with charts.
     Focus(paper::PaperArgs),
     /// The experiments of two papers on data larger than the fast tier, BushStore and DecouKV, as a report with charts.
@@ -130,6 +133,7 @@ pub fn run(args: Args) -> Result<(), String> {
         Suite::Ycsb { workloads, settings } => ("ycsb", workloads, settings),
         Suite::Fields { workloads, settings } => ("fields", workloads, settings),
         Suite::Kvsb(args) => return kvsb::run(&args),
+        Suite::Pool(args) => return pool::run(&args),
         Suite::Focus(args) => return focus::run(args),
         Suite::Tiers(args) => return tiers::run(args),
     };

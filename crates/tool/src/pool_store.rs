@@ -113,6 +113,11 @@ impl PoolStore {
         Arc::new(self.backend.clone())
     }
 
+    /// The compute node.
+    pub fn node(&self) -> &ComputeNode {
+        self.backend.node()
+    }
+
     /// Whether this process is a node of the pool no more: it was given up, or the pool's manager is gone. It stays so.
     pub fn is_over(&self) -> bool {
         self.membership.is_over()

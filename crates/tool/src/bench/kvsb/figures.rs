@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::client::{KvsbOperation, KvsbOutcome, histograms};
 use super::course::KvsbWindow;
-use crate::bench::paper::finding::median;
+use crate::bench::paper::finding::median_and_range;
 use crate::bench::report::{count, latency, table};
 
 /// From here on others' use of the machine is worth a warning.
@@ -304,17 +304,6 @@ fn lines(phases: &[KvsbPhaseFigures]) -> Vec<RoundsLine<'_>> {
     all
 }
 
-/// The median of several rounds, and their range where there is one.
-fn spread(numbers: &[f64], show: impl Fn(f64) -> String) -> String {
-    let middle = show(median(numbers.iter().copied()).unwrap_or(f64::NAN));
-    if numbers.len() < 2 {
-        return middle;
-    }
-    let least = numbers.iter().copied().fold(f64::INFINITY, f64::min);
-    let most = numbers.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    format!("{middle} ({} to {})", show(least), show(most))
-}
-
 /// A table: its columns and its lines.
 pub(super) type Table = (&'static [&'static str], Vec<Vec<String>>);
 
@@ -331,7 +320,7 @@ pub(super) fn latency_table(phases: &[KvsbPhaseFigures]) -> Table {
                 continue;
             }
             let cell = |of: fn(&KvsbLatencies) -> f64, show: fn(f64) -> String| {
-                spread(&own.iter().map(of).collect::<Vec<_>>(), show)
+                median_and_range(&own.iter().map(of).collect::<Vec<_>>(), show)
             };
             let counts = [cell(|one| one.operations as f64, count), cell(|one| one.ops_per_s, count)];
             let of_us: [fn(&KvsbLatencies) -> f64; 6] = [
@@ -353,7 +342,7 @@ pub(super) fn latency_table(phases: &[KvsbPhaseFigures]) -> Table {
 pub(super) fn cost_table(phases: &[KvsbPhaseFigures]) -> Table {
     let row = |(of, rounds): RoundsLine<'_>| {
         let cell = |of: fn(&KvsbDeviceFigures) -> f64, show: fn(f64) -> String| {
-            spread(&rounds.iter().map(|figures| of(figures)).collect::<Vec<_>>(), show)
+            median_and_range(&rounds.iter().map(|figures| of(figures)).collect::<Vec<_>>(), show)
         };
         let us: fn(f64) -> String = |us| format!("{us:.2}");
         let mb: fn(f64) -> String = |bytes| format!("{:.1}", bytes / 1e6);

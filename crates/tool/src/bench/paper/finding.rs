@@ -232,6 +232,17 @@ pub(in crate::bench) fn median(numbers: impl Iterator<Item = f64>) -> Option<f64
     Some((numbers[(numbers.len() - 1) / 2] + above) / 2.0)
 }
 
+/// The median of several rounds, and their range where there is one.
+pub(in crate::bench) fn median_and_range(numbers: &[f64], show: impl Fn(f64) -> String) -> String {
+    let middle = show(median(numbers.iter().copied()).unwrap_or(f64::NAN));
+    if numbers.len() < 2 {
+        return middle;
+    }
+    let least = numbers.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = numbers.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    format!("{middle} ({} to {})", show(least), show(most))
+}
+
 /// The median of points, and that of their labels, with the range of all; none where there are not several.
 fn middle<'a>(points: impl Iterator<Item = &'a Point>) -> Option<Point> {
     let points: Vec<&Point> = points.collect();
