@@ -81,9 +81,13 @@ pub(super) struct ModelledRun {
     owned: Vec<u64>,
 }
 
+/// Keys that the pool has room for, where new ones come.
+fn keys_most(setting: &PoolSetting, scale: &PoolScale) -> u64 {
+    scale.keys + if setting.load.inserts { scale.keys.max(scale.calls) } else { 0 }
+}
+
 fn layout(setting: &PoolSetting, scale: &PoolScale) -> PoolLayout {
-    // A load that inserts has room for as many again.
-    let keys = scale.keys + if setting.load.inserts { scale.keys.max(scale.calls) } else { 0 };
+    let keys = keys_most(setting, scale);
     let object = (setting.value_bytes as u64 + 48).div_ceil(64) * 64 + 64;
     let per_region = keys * object / u64::from(setting.memory_nodes) / u64::from(BLOCK_BYTES);
     let sessions = u64::from(setting.compute_nodes);
@@ -262,7 +266,13 @@ impl ModelledRun {
         let Some(mut seen) = self.choices() else { return Ok(true) };
         let (began, mut since) = (self.cluster.now(), self.cluster.now());
         let period = self.scale.period_ns;
+        // With room left for what is measured: one call in twenty is an insert.
+        let keys_most = keys_most(&self.setting, &self.scale);
+        let has_room = |audit: &PoolAudit, calls: u64| audit.keys() + calls / 10 <= keys_most;
         while self.cluster.now() < began + PERIODS_MAX * period {
+            if self.setting.load.inserts && !has_room(&self.audit, self.scale.calls) {
+                return Ok(false);
+            }
             let until = self.cluster.now() + period / 4;
             self.go_on("settling", |run| run.cluster.now() >= until)?;
             let now = self.choices();
