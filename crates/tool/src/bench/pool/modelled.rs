@@ -268,13 +268,15 @@ impl ModelledRun {
         let period = self.scale.period_ns;
         // With room left for what is measured: one call in twenty is an insert.
         let keys_most = keys_most(&self.setting, &self.scale);
-        let has_room = |audit: &PoolAudit, calls: u64| audit.keys() + calls / 10 <= keys_most;
+        let is_full = |run: &ModelledRun| {
+            run.setting.load.inserts && run.audit.keys() + run.scale.calls / 10 > keys_most
+        };
         while self.cluster.now() < began + PERIODS_MAX * period {
-            if self.setting.load.inserts && !has_room(&self.audit, self.scale.calls) {
+            if is_full(self) {
                 return Ok(false);
             }
             let until = self.cluster.now() + period / 4;
-            self.go_on("settling", |run| run.cluster.now() >= until)?;
+            self.go_on("settling", |run| run.cluster.now() >= until || is_full(run))?;
             let now = self.choices();
             if now != Some(seen) || self.cluster.manager().epoch().1 {
                 since = self.cluster.now();

@@ -298,6 +298,16 @@ fn what_makes_no_sense_is_refused() {
     assert_eq!((plan.nodes[0], scale.threads, scale.keys), ((20, 3), 10, 100_000));
 }
 
+/// The newest are the most popular, so that what is hot is always another partition.
+#[test]
+fn a_load_that_inserts_is_measured_before_its_pool_is_full() {
+    let scale = PoolScale { keys: 100, calls: 1_000, partition_bits: 6, period_ns: 2_000_000, ..SCALE };
+    for step in [PoolStep::Ranks, PoolStep::Split] {
+        let figures = run_of(setting(step, "d"), scale, 1);
+        assert_eq!((figures.counts.calls, figures.is_settled), (1_000, false), "{figures:?}");
+    }
+}
+
 /// A pool that lost a pair does not pass for one that works.
 #[test]
 fn a_run_with_a_wrong_answer_is_none() {
