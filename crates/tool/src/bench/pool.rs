@@ -105,7 +105,7 @@ pub(super) struct PoolBenchArgs {
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// How often all of it is run, with other seeds: medians and ranges are told.
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 1)]
     rounds: usize,
     #[command(flatten)]
     output: PoolOutput,
