@@ -1,22 +1,26 @@
 //! Rows on key-value devices: one device, or an array of several that share the keys.
 //!
-//! Owns [`KvssdBackend`], a [`Backend`] of rows over pairs. A key is on one device, by its hash over 1,024 shards; a map of them is on every device. Devices come and go while sessions work ([`Mover`]). Promises what each device promises ([`AckMode`]), a device
+//! Owns [`KvssdBackend`], a [`Backend`] of rows over pairs. A key is on one device, or on two where the array was made with two copies, by its hash over 1,024 shards; a map of them is on every device. Devices come and go while sessions work ([`Mover`]). Promises what each device promises ([`AckMode`]), a device
 //! at a time: after a power cut each has a prefix of its commands, all that was acknowledged if the mode says so. A device that fails takes its share of the keys with it until the array is opened again, and no
-//! other. One process has the array: its files are locked. Must not know what a value says.
+//! other; where there are two copies none. One process has the array: its files are locked. Must not know what a value says.
 //!
 //! A session's poll carries out what was started, on the caller's thread: as long as the devices take, which in [`AckMode::Immediate`] is a sync. There is no thread.
 
 mod array_device;
 mod batch;
+mod copies;
 mod failure;
 mod intent;
 mod layout;
 mod map;
 mod mover;
 mod opening;
+mod outcome;
 mod place;
 mod redo;
+mod resync;
 mod session;
+mod writes;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -34,12 +38,13 @@ use crate::command::KEY_BYTES_MAX;
 use crate::device::{AckMode, Device, DeviceOptions, OpenReport};
 use crate::flash::geometry::Geometry;
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, RwLock};
+use array_device::MemberDevices;
 use failure::{closed, refused};
 use intent::{INTENT_BYTES, Intents};
 use layout::Layout;
 use map::{ArrayMap, DEVICES_MAX, MapWork};
-use opening::MemberDevices;
 use session::{DEPTH_MAX, KvssdSession};
+use writes::ShardWrites;
 
 /// Marks that are set aside at once, durably, and how many are left when the next are.
 const MARKS_RESERVED: u64 = 1 << 32;
@@ -52,12 +57,29 @@ pub struct KvssdOptions {
     pub device: DeviceOptions,
     /// Of devices that are made. Default: 1 GiB each.
     pub geometry: Option<Geometry>,
+    /// Copies of each key, on as many devices: 1 or 2, for an array that is made. One that is there must have been made so. Default: as it is, and 1 where it is made.
+    pub copies: Option<usize>,
+    /// Whether devices are opened without others that may have gone on without them ([`ArrayError::Undecided`]). Default: they are refused.
+    pub alone: bool,
+}
+
+/// What there is of the copies of an array.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct CopiesState {
+    /// Copies of each key that the array was made with.
+    pub copies: usize,
+    /// Devices that are out, by their places from 1: they failed, or were missing as it was opened.
+    pub out: Vec<usize>,
+    /// Shards of 1,024 that have one copy where they are to have two.
+    pub shards_alone: usize,
+    /// How often a device went out since the array was opened.
+    pub times_out: u64,
 }
 
 impl KvssdOptions {
     /// With this [`AckMode`].
     pub fn ack(ack: AckMode) -> KvssdOptions {
-        KvssdOptions { device: DeviceOptions { ack, ..DeviceOptions::default() }, geometry: None }
+        KvssdOptions { device: DeviceOptions { ack, ..DeviceOptions::default() }, ..KvssdOptions::default() }
     }
 }
 
@@ -99,6 +121,12 @@ struct Array {
     intents: Mutex<Intents>,
     /// Held while more are set aside.
     reserving: Mutex<()>,
+    /// Which shards are being written, where there are two copies of them. Nobody who has it asks for another lock.
+    writes: Mutex<ShardWrites>,
+    /// Held while everything is made durable there; taken with the layout's lock, and before those of devices.
+    flushing: Mutex<()>,
+    /// How often a device went out.
+    times_out: AtomicU64,
     is_closed: AtomicBool,
     capabilities: Capabilities,
     reports: Vec<OpenReport>,
@@ -113,12 +141,11 @@ impl KvssdBackend {
         media: &[ArrayMedium],
         options: &KvssdOptions,
     ) -> std::result::Result<KvssdBackend, ArrayError> {
-        let (map, mut devices) = opening::open(media, options)?;
-        let intents = redo::redo(&map, &mut devices)?;
+        let (map, devices, intents) = opening::open(media, options)?;
         Ok(KvssdBackend { array: Arc::new(Array::new(map, devices, intents, options.clone())) })
     }
 
-    /// What opening found damaged on each device.
+    /// What opening found damaged on each device; nothing of one that is out.
     pub fn open_reports(&self) -> &[OpenReport] {
         &self.array.reports
     }
@@ -138,7 +165,11 @@ impl KvssdBackend {
         if number >= DEVICES_MAX {
             return Err(ArrayError::NumbersSpent { max: DEVICES_MAX });
         }
-        let device = opening::added(medium, &self.array.options, &map)?;
+        let mut device = opening::added(medium, &self.array.options, &map)?;
+        let failed = |error| ArrayError::Device { device: given, error };
+        if map.copies() > 1 {
+            writes::clear_marks(&mut device).map_err(failed)?;
+        }
         let (takes, needs) = (device.value_bytes_max(), self.array.capabilities.value_bytes_max);
         if takes < needs {
             return Err(ArrayError::ValueBytes { takes, needs });
@@ -151,6 +182,71 @@ impl KvssdBackend {
             self.array.marks_end.fetch_add(1, Ordering::Relaxed);
         }
         added
+    }
+
+    /// Puts a device in the place of one, from 0, whose keys have a second copy each; one that still works goes out first. It is a new one, whose file is made if there is none, or one that was of this array: what is on it
+    /// is deleted. Nothing is copied but by the steps of what is returned, which has it have second copies until every shard has two again.
+    ///
+    /// # Errors
+    /// [`ArrayError`]: `OneCopy`; `NoCopy` where the one in its place has something alone; `NoDevice`, `Foreign`, `ValueBytes`, `Moving`, `Closed`, and what the devices refuse. One that went out stays out.
+    pub fn replace_device(
+        &self,
+        place: usize,
+        medium: &ArrayMedium,
+    ) -> std::result::Result<Mover, ArrayError> {
+        let turn = self.array.begin_move()?;
+        let map = self.array.layout.read().map().clone();
+        let has = map.members.len();
+        if map.copies() == 1 {
+            return Err(ArrayError::OneCopy);
+        }
+        let number = map.members.iter().nth(place).copied();
+        let number = number.ok_or(ArrayError::NoDevice { device: place + 1, has })?;
+        if !map.out.contains(&number) {
+            self.array.put_out(usize::from(number))?;
+        }
+        let map = self.array.layout.read().map().clone();
+        let (device, has_strays) = opening::replacement(medium, &self.array.options, &map, place)?;
+        let (takes, needs) = (device.value_bytes_max(), self.array.capabilities.value_bytes_max);
+        if takes < needs {
+            return Err(ArrayError::ValueBytes { takes, needs });
+        }
+        let added = self.array.change_map(Some((usize::from(number), device)), |map| {
+            map.out.remove(&number);
+            map.strays.extend(has_strays.then_some(number));
+            // From here on it is unfinished.
+            map.cancel_moves();
+            map.work = MapWork::Rebuild;
+        });
+        if let Err(error) = added {
+            self.array.marks_end.fetch_add(1, Ordering::Relaxed);
+            return Err(error);
+        }
+        Ok(Mover::new(turn, MapWork::Rebuild))
+    }
+
+    /// Makes second copies of the shards that have one, on the devices that are there. Nothing happens but by the steps of what is returned.
+    ///
+    /// # Errors
+    /// [`ArrayError::OneCopy`], [`ArrayError::Moving`], [`ArrayError::Closed`].
+    pub fn rebuild(&self) -> std::result::Result<Mover, ArrayError> {
+        let turn = self.array.begin_move()?;
+        match self.array.layout.read().map().copies() {
+            1 => Err(ArrayError::OneCopy),
+            _ => Ok(Mover::new(turn, MapWork::Rebuild)),
+        }
+    }
+
+    /// What there is of its copies.
+    pub fn copies_state(&self) -> CopiesState {
+        let layout = self.array.layout.read();
+        let map = layout.map();
+        CopiesState {
+            copies: map.copies(),
+            out: map.out.iter().filter_map(|number| Some(map.place_of(*number)? + 1)).collect(),
+            shards_alone: map.shards_alone(),
+            times_out: self.array.times_out.load(Ordering::Relaxed),
+        }
     }
 
     /// Moves as few shards as needed for each device to have its share of them, which are as many for each. Nothing happens but by the steps of what is returned ([`Mover::run`] takes all of them).
@@ -167,12 +263,17 @@ impl KvssdBackend {
     /// [`ArrayError::NoDevice`], [`ArrayError::LastDevice`], [`ArrayError::Moving`], [`ArrayError::Closed`].
     pub fn remove_device(&self, place: usize) -> std::result::Result<Mover, ArrayError> {
         let turn = self.array.begin_move()?;
-        let members = self.array.layout.read().map().members.clone();
+        let map = self.array.layout.read().map().clone();
+        let members = &map.members;
         let Some(number) = members.iter().nth(place) else {
             return Err(ArrayError::NoDevice { device: place + 1, has: members.len() });
         };
         if members.len() == 1 {
             return Err(ArrayError::LastDevice);
+        }
+        let left = map.in_members().filter(|member| member != number).count();
+        if left < map.copies() {
+            return Err(ArrayError::Copies { copies: map.copies(), devices: left });
         }
         Ok(Mover::new(turn, MapWork::Remove(*number)))
     }
@@ -194,10 +295,10 @@ impl KvssdBackend {
         }
     }
 
-    /// Runs `look` on a device, by its place from 0, in its turn; none if there is no such device, or the array is closed. To look at it, and for tests: whoever changes pairs there has rows answer otherwise than they should.
+    /// Runs `look` on a device, by its place from 0, in its turn; none if there is no such device, it is out, or the array is closed. To look at it, and for tests: whoever changes pairs there has rows answer otherwise than they should.
     pub fn with_device<R>(&self, number: usize, look: impl FnOnce(&mut Device) -> R) -> Option<R> {
         let layout = self.array.layout.read();
-        let number = layout.numbers().nth(number)?;
+        let number = layout.map().members.iter().nth(number).map(|number| usize::from(*number))?;
         layout.with(number, |device| look(device.device()))
     }
 }
@@ -214,6 +315,9 @@ impl Backend for KvssdBackend {
 
     fn close(&self) -> Result<()> {
         self.array.is_closed.store(true, Ordering::Release);
+        if self.array.layout.read().map().copies() > 1 {
+            return self.array.close_copied();
+        }
         let layout = self.array.layout.read();
         // What is left of intents the next opening does.
         let settled = self.array.settle_intents(&layout).map_err(Error::from);
@@ -236,7 +340,12 @@ impl Drop for MoveTurn {
 impl Array {
     fn new(map: ArrayMap, mut devices: MemberDevices, intents: Intents, options: KvssdOptions) -> Array {
         let value_bytes_max = devices.values().map(|device| device.value_bytes_max()).min().unwrap_or(0);
-        let reports = devices.values_mut().map(|device| device.device().open_report().clone()).collect();
+        // Of one that is out there is none.
+        let reports = map.members.iter().map(|number| {
+            let device = devices.get_mut(&usize::from(*number));
+            device.map_or_else(OpenReport::default, |device| device.device().open_report().clone())
+        });
+        let reports = reports.collect();
         let capabilities = Capabilities {
             name: "kvssd",
             key_bytes_max: KEY_BYTES_MAX,
@@ -254,6 +363,9 @@ impl Array {
             options,
             intents: Mutex::new(intents),
             reserving: Mutex::new(()),
+            writes: Mutex::new(ShardWrites::NONE),
+            flushing: Mutex::new(()),
+            times_out: AtomicU64::new(0),
             is_closed: AtomicBool::new(false),
             capabilities,
             reports,
@@ -291,13 +403,48 @@ impl Array {
         change: impl FnOnce(&mut ArrayMap),
     ) -> std::result::Result<(), ArrayError> {
         // Those that are on a device which goes would be lost, with what they say is left to be done.
-        self.settle_intents(layout)?;
+        let mut settled = self.settle_intents(layout);
+        if let (Err(ArrayError::Device { device, error }), true) = (&settled, layout.map().copies() > 1) {
+            self.put_out_at(layout, device - 1, error);
+            settled = self.settle_intents(layout);
+        }
+        settled?;
         if self.intents.lock().len() > 0 {
             return Err(ArrayError::HalfDone);
         }
         let mut map = ArrayMap { marks: self.marks_end.load(Ordering::Acquire), ..layout.map().clone() };
         change(&mut map);
-        layout.put_in_force(map, added)
+        let in_force = layout.put_in_force(map, added);
+        if let (Err(ArrayError::Device { device, error }), true) = (&in_force, layout.map().copies() > 1) {
+            self.put_out_at(layout, device - 1, error);
+        }
+        in_force?;
+        if layout.map().copies() > 1 {
+            // All of them were flushed, and nobody wrote meanwhile.
+            self.writes.lock().forget();
+            for number in layout.behind() {
+                // One that does not know the map is not to be asked when the array is opened again.
+                self.put_out_of(layout, number)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Closes all devices, after which no opening has to compare copies.
+    fn close_copied(&self) -> Result<()> {
+        // Nobody writes from here on.
+        let layout = self.layout.write();
+        let settled = self.settle_intents(&layout).map_err(Error::from);
+        let flushed = layout.on_each(array_device::ArrayDevice::persist);
+        if flushed.is_ok() {
+            let place_refused = |device: &mut array_device::ArrayDevice| {
+                let place = device.place();
+                writes::clear_marks(device).map_err(|error| refused(place, &error))
+            };
+            layout.on_each(place_refused)?;
+        }
+        let is_closed = layout.close();
+        settled.and(flushed).and(is_closed)
     }
 
     /// Sets more marks aside if few are left. One device that keeps it will do: the array is opened with all of them.
@@ -325,6 +472,12 @@ impl Array {
             let stored = stored.unwrap_or_else(|| Err(closed()));
             kept |= stored.is_ok();
             failed = failed.and(stored);
+        }
+        if layout.map().copies() > 1 && failed.is_err() {
+            // It may be opened without the one that keeps it. The one that does not is put out when it is written to; until then there are enough.
+            let left =
+                self.marks_end.load(Ordering::Acquire).saturating_sub(self.marks.load(Ordering::Relaxed));
+            return if left > MARKS_LOW / 2 { Ok(()) } else { failed };
         }
         match kept {
             true => {

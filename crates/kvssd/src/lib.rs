@@ -34,8 +34,8 @@ mod sync;
 mod wire;
 
 pub use backend::{
-    ArrayError, ArrayMedium, ArrayMember, ArrayPlace, ArrayWork, KvssdBackend, KvssdOptions, MoveProgress,
-    Mover, check_places,
+    ArrayError, ArrayMedium, ArrayMember, ArrayPlace, ArrayWork, CopiesState, KvssdBackend, KvssdOptions,
+    MoveProgress, Mover, check_places,
 };
 pub use code::{KvError, Result, ResultCode};
 pub use command::{

@@ -3,7 +3,7 @@
 //! Owns [`ArrayDevice`]: a device, its two key spaces, and what a condition on a pair comes to. A pair's value on the device is its mark, eight bytes, little-endian, and then the value as rows gave
 //! it. Promises that between the look at a pair and the change that depends on it nothing else happens on the device: whoever has `&mut` has the lock. Must not know which keys are whose.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use hedgerow_row::backend::{Answer, Expect, Mark, Pair, Ticket};
 use hedgerow_row::le_bytes::u64_at;
@@ -75,6 +75,9 @@ pub(super) struct ArrayDevice {
     own: SpaceId,
     out: Out,
 }
+
+/// The devices of an array, by their numbers.
+pub(super) type MemberDevices = BTreeMap<usize, ArrayDevice>;
 
 /// A command that is complete: its number among those that were given, what came, and its buffer.
 type Done = (usize, Result<KvAnswer>, Vec<u8>);
@@ -240,10 +243,27 @@ impl ArrayDevice {
         (record_bytes(key_bytes, value_bytes) + ENTRY_BYTES) as u64
     }
 
+    /// Stores a pair of the array's own.
+    pub(super) fn put_own(&mut self, key: &[u8], value: Vec<u8>) -> Result<()> {
+        let (space, key) = (self.own, PairKey::new(key)?);
+        self.call(KvCommand::Store { space, key, value, mode: StoreMode::Post }).map(drop)
+    }
+
+    /// A pair of the array's own, of so many bytes at most.
+    pub(super) fn own_value(&mut self, key: &[u8], bytes_max: usize) -> Result<Option<Vec<u8>>> {
+        let (space, key, buffer) = (self.own, PairKey::new(key)?, vec![0; bytes_max]);
+        let read = KvCommand::Retrieve { space, key, offset: 0, buffer, delete: false };
+        match self.run([read]).pop() {
+            Some((_, Ok(_), value)) => Ok(Some(value)),
+            Some((_, Err(KvError::KeyMissing), _)) => Ok(None),
+            Some((_, Err(error), _)) => Err(error),
+            None => Err(KvError::Closed { why: "it did not answer".into() }),
+        }
+    }
+
     /// Stores a pair of the array's own, durably.
     pub(super) fn store_own(&mut self, key: &[u8], value: Vec<u8>) -> Result<()> {
-        let (space, key) = (self.own, PairKey::new(key)?);
-        self.call(KvCommand::Store { space, key, value, mode: StoreMode::Post })?;
+        self.put_own(key, value)?;
         // PERSIST: what the array says of itself is durable before anything rests on it.
         self.flush()
     }
@@ -538,6 +558,29 @@ impl ArrayDevice {
             }
             result => result.map(drop),
         }
+    }
+
+    /// The same of several, together. How each of them ends.
+    pub(super) fn set_all_marked(&mut self, pairs: Vec<(PairKey, Option<Vec<u8>>)>) -> Vec<Result<()>> {
+        let space = self.rows;
+        let command = |(key, value): (PairKey, Option<Vec<u8>>)| match value {
+            Some(value) => KvCommand::Store { space, key, value, mode: StoreMode::Post },
+            None => KvCommand::Delete { space, key, must_exist: false },
+        };
+        let keys: Vec<PairKey> = pairs.iter().map(|(key, _)| key.clone()).collect();
+        let is_store: Vec<bool> = pairs.iter().map(|(_, value)| value.is_some()).collect();
+        let closed = || Err(KvError::Closed { why: "it did not answer".into() });
+        let mut results: Vec<Result<()>> = keys.iter().map(|_| closed()).collect();
+        for (number, result, value) in self.run(pairs.into_iter().map(command).collect::<Vec<_>>()) {
+            let result = match result {
+                Err(KvError::DeviceFull { .. }) if is_store[number] => {
+                    self.store_until_full(result, &keys[number], &value, StoreMode::Post)
+                }
+                result => result,
+            };
+            results[number] = result.map(drop);
+        }
+        results
     }
 
     pub(super) fn delete_pairs(&mut self, keys: impl IntoIterator<Item = PairKey>) -> Result<()> {

@@ -11,6 +11,8 @@
 //! 4. The changes, each with the mark that the intent says.
 //! 5. The intent goes: at once where one device has all, or all is durable; else once all devices were flushed. Until then no pair of it is removed.
 //!
+//! Where an array has two copies each device that has one takes part, and both that have the first change keep the intent. A device that fails in the middle is put out before the batch is answered, if the other copies of what it has are made.
+//!
 //! A change alone, with conditions on other pairs, needs no intent. Batches of one poll that have no pair in common go through these steps together, so that they share what is waited for.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -23,6 +25,7 @@ use super::array_device::{ArrayDevice, MARK_BYTES, PairAnswers, pair_refused};
 use super::failure::{ArrayError, ArrayResult, closed, conflict, refused, refused_change};
 use super::intent::{INTENT_BYTES, Intent, KeptIntent, MarkedChange};
 use super::layout::{Layout, LockedDevices, device_failed};
+use super::outcome::Outcome;
 use crate::code::{KvError, Result as KvResult};
 use crate::command::PairKey;
 use crate::device::AckMode;
@@ -32,18 +35,21 @@ use crate::sync::Ordering;
 const INTENTS_MAX: usize = 256;
 
 /// A batch that borrows nothing.
+#[derive(Clone)]
 pub(super) struct KeyedBatch {
     pub(super) ticket: Ticket,
     pub(super) changes: Vec<ExpectedChange>,
 }
 
 /// What is to become of one pair.
+#[derive(Clone)]
 pub(super) struct ExpectedChange {
     pub(super) key: PairKey,
     pub(super) expect: Expect,
     pub(super) becomes: KeyedBecomes,
 }
 
+#[derive(Clone)]
 pub(super) enum KeyedBecomes {
     Unchanged,
     /// Without its mark.
@@ -69,20 +75,35 @@ struct CheckedBatch {
     /// Of each change as it was asked, which of the intent's it is.
     places: Vec<Option<usize>>,
     intent: Intent,
-    /// The device of each change of the intent.
-    devices: Vec<usize>,
+    /// The device of each change of the intent, and that of the second copy, if there are two.
+    devices: Vec<(usize, Option<usize>)>,
     /// All devices of its pairs.
     looked_at: BTreeSet<usize>,
     /// What went wrong with it.
     failed: Option<Error>,
     /// Whether its intent is kept, or may be.
     is_kept: bool,
+    /// Devices that failed, of which others have done their share: it holds once they are out.
+    relies_on: BTreeSet<usize>,
+}
+
+/// A copy of a change that was not made: by which device, with its place, and why.
+struct RefusedCopy {
+    number: usize,
+    device_place: usize,
+    error: KvError,
 }
 
 impl CheckedBatch {
-    /// The device that keeps the intent.
-    fn home(&self) -> usize {
-        self.devices.first().copied().unwrap_or(0)
+    /// The devices that keep the intent: as many as have its first change.
+    fn homes(&self) -> impl Iterator<Item = usize> + use<> {
+        let (first, second) = self.devices.first().copied().unwrap_or((0, None));
+        [Some(first), second].into_iter().flatten()
+    }
+
+    /// The devices of its changes.
+    fn changed(&self) -> impl Iterator<Item = usize> + '_ {
+        self.devices.iter().flat_map(|&(first, second)| [Some(first), second]).flatten()
     }
 
     fn has_intent(&self) -> bool {
@@ -95,17 +116,20 @@ impl CheckedBatch {
     }
 
     fn is_of_several_devices(&self) -> bool {
-        self.devices.iter().any(|&device| device != self.home())
+        let home = self.homes().next();
+        self.changed().any(|device| Some(device) != home)
     }
 
     fn kept(&self) -> KeptIntent {
-        let devices: BTreeSet<usize> = self.devices.iter().copied().collect();
+        let devices: BTreeSet<usize> = self.changed().collect();
+        let homes = self.homes().collect();
         let keys = self.intent.changes.iter().map(|change| change.key.clone()).collect();
         let is_half_done = self.failed.is_some();
-        KeptIntent { home: self.home(), devices: devices.into_iter().collect(), keys, is_half_done }
+        KeptIntent { homes, devices: devices.into_iter().collect(), keys, is_half_done }
     }
 
-    fn answer(self) -> (Ticket, Result<Answer>) {
+    /// Its answer, and the devices that are to be out before it is told.
+    fn answer(self) -> (Ticket, Result<Answer>, BTreeSet<usize>) {
         let mark = |&place: &Option<usize>| {
             let place = place.filter(|&place| self.intent.changes[place].value.is_some())?;
             Some(Mark::new(self.intent.first_mark + place as u64))
@@ -114,18 +138,13 @@ impl CheckedBatch {
             None => Ok(Answer::Batched(self.places.iter().map(mark).collect())),
             Some(error) => Err(error),
         };
-        (self.ticket, answer)
+        (self.ticket, answer, self.relies_on)
     }
 }
 
 impl Array {
     /// Carries batches out. Those that have a pair in common happen one after the other.
-    pub(super) fn answer_batches(
-        &self,
-        layout: &Layout,
-        batches: Vec<KeyedBatch>,
-        answered: &mut PairAnswers,
-    ) {
+    pub(super) fn answer_batches(&self, layout: &Layout, batches: Vec<KeyedBatch>, outcome: &mut Outcome) {
         let mut left = batches;
         while !left.is_empty() {
             let mut keys: HashSet<Vec<u8>> = HashSet::new();
@@ -136,7 +155,7 @@ impl Array {
             };
             let (round, later) = left.into_iter().partition(|batch| is_apart(batch));
             left = later;
-            self.answer_round(layout, round, answered);
+            self.answer_round(layout, round, outcome);
         }
         if self.intents.lock().len() >= INTENTS_MAX {
             // What fails is told to whoever it keeps from something.
@@ -145,18 +164,22 @@ impl Array {
     }
 
     /// Carries out batches that have no pair in common.
-    fn answer_round(&self, layout: &Layout, round: Vec<KeyedBatch>, answered: &mut PairAnswers) {
+    fn answer_round(&self, layout: &Layout, round: Vec<KeyedBatch>, outcome: &mut Outcome) {
+        let answered = &mut outcome.answered;
         if let Err(error) = self.reserve_marks(layout) {
             answered.extend(round.iter().map(|batch| (batch.ticket, Err(error.clone()))));
             return;
         }
         let (round, mut locked) = self.lock_settled(layout, round, answered);
         let mut checked = self.check_batches(layout, &mut locked, round, answered);
+        self.begin_writes(layout, &mut locked, &mut checked);
         self.flush_before(&mut locked, &mut checked);
         self.keep_intents(&mut locked, &mut checked);
         self.make_changes(layout, &mut locked, &mut checked);
         self.drop_intents(&mut locked, &checked);
-        answered.extend(checked.into_iter().map(CheckedBatch::answer));
+        for (ticket, answer, relies_on) in checked.into_iter().map(CheckedBatch::answer) {
+            outcome.tell(ticket, answer, relies_on);
+        }
     }
 
     /// Locks the devices of batches, once no pair that they remove is of an intent. Those of which that cannot be are answered.
@@ -169,9 +192,10 @@ impl Array {
         loop {
             let map = layout.map();
             // Where a shard is on the move to is locked, too: what changes of it changes on both.
-            let numbers = round.iter().flat_map(KeyedBatch::keys).flat_map(|key| {
-                [Some(map.device_of(key.bytes())), map.target_of(key.bytes())].into_iter().flatten()
-            });
+            let numbers = round
+                .iter()
+                .flat_map(KeyedBatch::keys)
+                .flat_map(|key| map.copies_of(key.bytes()).chain(map.target_of(key.bytes())));
             let locked = layout.lock(numbers);
             let is_free = |batch: &KeyedBatch| {
                 let intents = self.intents.lock();
@@ -219,7 +243,7 @@ impl Array {
 
     /// Draws marks, under the locks: those of a key rise.
     fn marked(&self, layout: &Layout, batch: KeyedBatch) -> CheckedBatch {
-        let looked_at = batch.keys().map(|key| layout.map().device_of(key.bytes())).collect();
+        let looked_at = batch.keys().flat_map(|key| layout.map().copies_of(key.bytes())).collect();
         let (mut places, mut changes, mut devices) = (Vec::new(), Vec::new(), Vec::new());
         for ExpectedChange { key, becomes, .. } in batch.changes {
             let value = match becomes {
@@ -231,7 +255,7 @@ impl Array {
                 KeyedBecomes::Nothing => None,
             };
             places.push(Some(changes.len()));
-            devices.push(layout.map().device_of(key.bytes()));
+            devices.push((layout.map().device_of(key.bytes()), layout.map().second_of(key.bytes())));
             changes.push(MarkedChange { key, value });
         }
         let first_mark = self.marks.fetch_add(changes.len() as u64, Ordering::Relaxed);
@@ -244,6 +268,7 @@ impl Array {
             looked_at,
             failed: None,
             is_kept: false,
+            relies_on: BTreeSet::new(),
         }
     }
 
@@ -270,10 +295,14 @@ impl Array {
     /// Keeps what the batches are about to do.
     fn keep_intents(&self, locked: &mut LockedDevices<'_>, batches: &mut [CheckedBatch]) {
         let homes: BTreeSet<usize> =
-            batches.iter().filter(|batch| batch.begins()).map(CheckedBatch::home).collect();
+            batches.iter().filter(|batch| batch.begins()).flat_map(CheckedBatch::homes).collect();
+        // How it went on each device that is to keep one.
+        let mut refused: HashMap<Ticket, Vec<(usize, Error)>> = HashMap::new();
         for home in homes {
-            let mut of_home: Vec<&mut CheckedBatch> =
-                batches.iter_mut().filter(|batch| batch.begins() && batch.home() == home).collect();
+            let mut of_home: Vec<&mut CheckedBatch> = batches
+                .iter_mut()
+                .filter(|batch| batch.begins() && batch.homes().any(|of| of == home))
+                .collect();
             let kept = of_home.iter().map(|batch| (batch.intent.first_mark, batch.intent.encode()));
             let kept: Vec<(u64, Vec<u8>)> = kept.collect();
             let spans = of_home.iter().any(|batch| batch.is_of_several_devices());
@@ -289,10 +318,20 @@ impl Array {
             };
             for (batch, stored) in of_home.iter_mut().zip(stored) {
                 // Where the medium refused it may be there, and what it says is done by the next opening.
-                batch.is_kept = matches!(stored, Ok(()) | Err(KvError::Medium(_)));
+                batch.is_kept |= matches!(stored, Ok(()) | Err(KvError::Medium(_)));
                 let failed = stored.map_err(|error| refused_change(place, &error));
                 let flushed = flushed.as_ref().map_err(|error| half_done(place, error));
-                batch.failed = failed.and(flushed.map(drop)).err();
+                if let Err(error) = failed.and(flushed.map(drop)) {
+                    refused.entry(batch.ticket).or_default().push((home, error));
+                }
+            }
+        }
+        for batch in batches.iter_mut() {
+            // One device that keeps it will do, once the other one is out.
+            let Some(refused) = refused.remove(&batch.ticket) else { continue };
+            match refused.len() < batch.homes().count() {
+                true => batch.relies_on.extend(refused.into_iter().map(|(home, _)| home)),
+                false => batch.failed = refused.into_iter().next().map(|(_, error)| error),
             }
         }
         // From here on an opening may do what is left of them, also of those that failed just now.
@@ -304,35 +343,65 @@ impl Array {
 
     /// Makes the changes of batches whose intents are kept.
     fn make_changes(&self, layout: &Layout, locked: &mut LockedDevices<'_>, batches: &mut [CheckedBatch]) {
-        let mut of_device: BTreeMap<usize, Vec<(usize, usize)>> = BTreeMap::new();
+        // Second copies before first ones, which are the truth.
+        let mut of_device: BTreeMap<(bool, usize), Vec<(usize, usize)>> = BTreeMap::new();
         for (at, batch) in batches.iter().enumerate().filter(|(_, batch)| batch.failed.is_none()) {
-            for (place, &device) in batch.devices.iter().enumerate() {
-                of_device.entry(device).or_default().push((at, place));
+            for (place, &(first, second)) in batch.devices.iter().enumerate() {
+                of_device.entry((true, first)).or_default().push((at, place));
+                if let Some(second) = second {
+                    of_device.entry((false, second)).or_default().push((at, place));
+                }
             }
         }
-        for (number, places) in of_device {
+        // By the batch and the change in it.
+        let mut refused: BTreeMap<(usize, usize), Vec<RefusedCopy>> = BTreeMap::new();
+        for (&(is_first, number), places) in &of_device {
             let changes = places.iter().map(|&(at, place)| batches[at].intent.change(place)).collect();
             let (device_place, results) = match open_device(locked, number) {
                 Ok(device) => (device.place(), device.make_changes(changes)),
                 Err(_) => (number, places.iter().map(|_| Err(gone())).collect()),
             };
-            for &(at, place) in &places {
+            for &(at, place) in places.iter().filter(|_| is_first) {
                 let key = &batches[at].intent.changes[place].key;
                 if let Some(to) = layout.map().target_of(key.bytes()) {
                     layout.copy_changed(locked, key, (number, to));
                 }
             }
-            for (&(at, _), result) in places.iter().zip(results) {
+            for (&of, result) in places.iter().zip(results) {
                 let Err(error) = result else { continue };
-                let batch = &mut batches[at];
-                // Others of its changes are made, and this one is when the array is opened again.
-                let failed = if batch.is_kept {
-                    half_done(device_place, &error)
-                } else {
-                    refused_change(device_place, &error)
-                };
-                batch.failed.get_or_insert(failed);
-                self.intents.lock().set_half_done(batch.intent.first_mark);
+                refused.entry(of).or_default().push(RefusedCopy { number, device_place, error });
+            }
+        }
+        for ((at, place), refused) in refused {
+            let batch = &mut batches[at];
+            if refused.len() == 1 && batch.devices[place].1.is_some() {
+                // The other copy is made.
+                batch.relies_on.extend(refused.into_iter().map(|copy| copy.number));
+                continue;
+            }
+            let Some(RefusedCopy { device_place, error, .. }) = refused.into_iter().next() else { continue };
+            // Others of its changes are made, and this one is when the array is opened again.
+            let failed = if batch.is_kept {
+                half_done(device_place, &error)
+            } else {
+                refused_change(device_place, &error)
+            };
+            batch.failed.get_or_insert(failed);
+            self.intents.lock().set_half_done(batch.intent.first_mark);
+        }
+    }
+
+    /// Says that the shards of batches are being written, where there are two copies of them.
+    fn begin_writes(&self, layout: &Layout, locked: &mut LockedDevices<'_>, batches: &mut [CheckedBatch]) {
+        if layout.map().copies() == 1 {
+            return;
+        }
+        for batch in batches.iter_mut().filter(|batch| batch.failed.is_none()) {
+            let keys = batch.intent.changes.iter().map(|change| &change.key);
+            for (number, error) in self.begin_shards(layout, locked, keys) {
+                // Nothing is changed yet: it is begun again once the device is out.
+                let place = layout.map().place_of(number as u16).unwrap_or(number);
+                batch.failed.get_or_insert(refused(place, &error));
             }
         }
     }
@@ -340,20 +409,25 @@ impl Array {
     /// Removes intents of which nothing is left to be done, as far as that is so now.
     fn drop_intents(&self, locked: &mut LockedDevices<'_>, batches: &[CheckedBatch]) {
         let mut of_home: BTreeMap<usize, Vec<u64>> = BTreeMap::new();
+        let (mut gone, mut stays): (BTreeSet<u64>, BTreeSet<u64>) = Default::default();
         for batch in batches.iter().filter(|batch| batch.has_intent() && batch.failed.is_none()) {
             let is_durable = matches!(self.options.device.ack, AckMode::Immediate);
             // PERSIST: of one device the changes are durable before what follows them. Of several only a flush of all tells (`settle_intents`).
             if is_durable || !batch.is_of_several_devices() {
-                of_home.entry(batch.home()).or_default().push(batch.intent.first_mark);
+                for home in batch.homes() {
+                    of_home.entry(home).or_default().push(batch.intent.first_mark);
+                }
             }
         }
         for (home, marks) in of_home {
             let Ok(device) = open_device(locked, home) else { continue };
             let dropped = device.drop_intents(&marks);
-            let mut intents = self.intents.lock();
-            let dropped = marks.iter().zip(dropped).filter(|(_, dropped)| dropped.is_ok());
-            dropped.for_each(|(&mark, _)| intents.remove(mark));
+            let stay = marks.iter().zip(dropped).filter(|(_, dropped)| dropped.is_err());
+            stays.extend(stay.map(|(&mark, _)| mark));
+            gone.extend(marks);
         }
+        let mut intents = self.intents.lock();
+        gone.difference(&stays).for_each(|&mark| intents.remove(mark));
     }
 
     /// After intents were settled, with this result: whether pairs that are of intents all the same may come to be free. Others may have been added since.
@@ -386,7 +460,7 @@ impl Array {
     /// That of the first device that fails: its intents stay.
     pub(super) fn settle_intents(&self, layout: &Layout) -> ArrayResult<()> {
         let made = self.intents.lock().made();
-        let devices_of = |(_, home, devices): &(u64, usize, Vec<usize>)| [&devices[..], &[*home]].concat();
+        let devices_of = |(_, homes, devices): &(u64, Vec<usize>, Vec<usize>)| [&devices[..], homes].concat();
         let numbers: BTreeSet<usize> = made.iter().flat_map(devices_of).collect();
         let mut locked = layout.lock(numbers.iter().copied());
         // One that was being made as it was looked at may have been cut short by now.
@@ -400,19 +474,24 @@ impl Array {
             }
         }
         let mut of_home: BTreeMap<usize, Vec<u64>> = BTreeMap::new();
-        let is_whole =
-            |of: &&(u64, usize, Vec<usize>)| devices_of(of).iter().all(|number| !failed.contains_key(number));
-        let whole = made.iter().filter(is_whole);
-        whole.for_each(|(mark, home, _)| of_home.entry(*home).or_default().push(*mark));
+        let is_whole = |of: &&(u64, Vec<usize>, Vec<usize>)| {
+            devices_of(of).iter().all(|number| !failed.contains_key(number))
+        };
+        let mut gone: BTreeSet<u64> = BTreeSet::new();
+        for (mark, homes, _) in made.iter().filter(is_whole) {
+            gone.insert(*mark);
+            homes.iter().for_each(|home| of_home.entry(*home).or_default().push(*mark));
+        }
         for (home, marks) in of_home {
             let Some(device) = locked.device(home) else { continue };
             let dropped: KvResult<()> = device.drop_intents(&marks).into_iter().collect();
-            // PERSIST: an intent is gone durably before a pair of it may be removed.
-            match dropped.and_then(|()| device.flush()) {
-                Ok(()) => marks.iter().for_each(|&mark| self.intents.lock().remove(mark)),
-                Err(error) => drop(failed.insert(home, device_failed(device, error))),
+            // PERSIST: an intent is gone durably, from each device that has it, before a pair of it may be removed.
+            if let Err(error) = dropped.and_then(|()| device.flush()) {
+                failed.insert(home, device_failed(device, error));
+                gone.retain(|mark| !marks.contains(mark));
             }
         }
+        gone.iter().for_each(|&mark| self.intents.lock().remove(mark));
         failed.into_values().next().map_or(Ok(()), Err)
     }
 }
@@ -461,9 +540,8 @@ fn make_room(
 ) -> Result<()> {
     let changes = batch.changes.iter().filter(|change| !matches!(change.becomes, KeyedBecomes::Unchanged));
     let mut wanted: BTreeMap<usize, u64> = BTreeMap::new();
-    let (mut home, mut changed, mut intent_bytes) = (None, 0, 0);
+    let (mut homes, mut changed, mut intent_bytes) = (None, 0, 0);
     for change in changes {
-        let number = layout.map().device_of(change.key.bytes());
         let (key_bytes, value_bytes) = (
             change.key.bytes().len(),
             match &change.becomes {
@@ -472,15 +550,18 @@ fn make_room(
             },
         );
         // A removal needs none that is not kept for it, as one by itself.
+        let copies: Vec<usize> = layout.map().copies_of(change.key.bytes()).collect();
         if matches!(change.becomes, KeyedBecomes::Value(_)) {
-            *wanted.entry(number).or_default() += ArrayDevice::charge(key_bytes, value_bytes);
+            for &number in &copies {
+                *wanted.entry(number).or_default() += ArrayDevice::charge(key_bytes, value_bytes);
+            }
         }
-        home.get_or_insert(number);
+        homes.get_or_insert(copies);
         changed += 1;
         intent_bytes += key_bytes + value_bytes;
     }
     // A change alone keeps no intent.
-    if let Some(home) = home.filter(|_| changed > 1) {
+    for home in homes.filter(|_| changed > 1).into_iter().flatten() {
         // The intent, and the deletion of it.
         let key_bytes = Intent::key_of(0).len();
         let bytes = ArrayDevice::charge(key_bytes, intent_bytes + batch.changes.len() * 8 + INTENT_BYTES);

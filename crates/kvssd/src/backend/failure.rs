@@ -93,6 +93,48 @@ pub enum ArrayError {
         /// What it must take.
         needs: usize,
     },
+    /// An array is made with so many copies of each shard, one or two, each on another device.
+    Copies {
+        /// So many were asked for.
+        copies: usize,
+        /// So many devices were given.
+        devices: usize,
+    },
+    /// The array was made with another number of copies.
+    CopiesDiffer {
+        /// So many were asked for.
+        asked: usize,
+        /// So many it has.
+        has: usize,
+    },
+    /// What was asked for is for arrays with two copies.
+    OneCopy,
+    /// Shards have no current copy on any device but those that cannot be used.
+    NoCopy {
+        /// How many of 1,024.
+        shards: usize,
+        /// Those devices, from 1.
+        devices: Vec<usize>,
+        /// Why the first of them cannot be used.
+        why: Box<ArrayError>,
+    },
+    /// The devices that are there have a copy of everything, and so have those that are not: which may have gone on without these, and have what these have not ([`KvssdOptions::alone`](super::KvssdOptions::alone)).
+    Undecided {
+        /// Those that are not there, or cannot be used, from 1.
+        devices: Vec<usize>,
+        /// Why the first of them cannot be used.
+        why: Box<ArrayError>,
+    },
+    /// The device went on without the others, and they without it: each has changes that the other one has not.
+    Diverged {
+        /// Which, from 1.
+        device: usize,
+    },
+    /// The device is out: it failed, or was missing, and others have the second copies of what it had. Or nobody has, until it is replaced.
+    Out {
+        /// Which, from 1.
+        device: usize,
+    },
     /// A change of several keys was cut short by a device that failed: the array is to be opened anew before shards are moved.
     HalfDone,
     /// Shards are moved by somebody else: one at a time.
@@ -156,17 +198,59 @@ impl fmt::Display for ArrayError {
             ArrayError::Version { device, found } => {
                 write!(
                     f,
-                    "device {device}: the map of the array is in format {found}, and this build knows 1 and 2"
+                    "device {device}: the map of the array is in format {found}, and this build knows 1 to 3"
                 )
             }
+            of_copies => of_copies.fmt_of_copies(f),
         }
     }
+}
+
+impl ArrayError {
+    /// Of those that there are because of two copies.
+    fn fmt_of_copies(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ArrayError::Copies { copies, devices } => write!(
+                f,
+                "{copies} copies on {devices} devices: an array has one copy of each key, or two on at least two devices"
+            ),
+            ArrayError::CopiesDiffer { asked, has } => {
+                write!(f, "the array was made with {has} copies of each key, and {asked} were asked for")
+            }
+            ArrayError::OneCopy => {
+                write!(f, "the array has one copy of each key: no device of it can be replaced")
+            }
+            ArrayError::NoCopy { shards, devices, why } => write!(
+                f,
+                "{shards} of 1024 shards of keys have no current copy but on devices {}, which cannot be used: {why}",
+                listed(devices)
+            ),
+            ArrayError::Undecided { devices, why } => write!(
+                f,
+                "devices {} cannot be used, and may have gone on without the others: {why}; if they did not, open the array with `alone`",
+                listed(devices)
+            ),
+            ArrayError::Diverged { device } => write!(
+                f,
+                "device {device} went on without the others, and they without it: give one side alone, and replace the other"
+            ),
+            ArrayError::Out { device } => {
+                write!(f, "device {device} is out since it failed or was missing: replace it")
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn listed(devices: &[usize]) -> String {
+    devices.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")
 }
 
 impl std::error::Error for ArrayError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             ArrayError::Device { error, .. } => Some(error),
+            ArrayError::NoCopy { why, .. } | ArrayError::Undecided { why, .. } => Some(why),
             _ => None,
         }
     }
@@ -180,7 +264,14 @@ impl From<ArrayError> for Error {
             ArrayError::Map { .. } | ArrayError::Stale { .. } => ErrorKind::Corrupted,
             ArrayError::Version { .. } => ErrorKind::Version,
             ArrayError::Closed => ErrorKind::Closed,
-            ArrayError::HalfDone => ErrorKind::Unavailable,
+            ArrayError::HalfDone | ArrayError::NoCopy { .. } | ArrayError::Undecided { .. } => {
+                ErrorKind::Unavailable
+            }
+            ArrayError::Diverged { .. } => ErrorKind::Corrupted,
+            ArrayError::Out { .. } => ErrorKind::Unavailable,
+            ArrayError::Copies { .. } | ArrayError::CopiesDiffer { .. } | ArrayError::OneCopy => {
+                ErrorKind::Invalid
+            }
             ArrayError::Moving => ErrorKind::Busy,
             ArrayError::NumbersSpent { .. } => ErrorKind::Full,
             ArrayError::Removed { .. }

@@ -2,7 +2,7 @@
 //!
 //! Owns the bytes of an intent, and which intents there are. Promises that bytes which decode are, whole, what was encoded. Must not know how it is done.
 //!
-//! A batch of several changes is first kept as one pair of the array's own, on the device of its first change, under `intent` and the mark of its first change, big-endian:
+//! A batch of several changes is first kept as one pair of the array's own, on the device of its first change (on both that have it, where an array has two copies), under `intent` and the mark of its first change, big-endian:
 //!
 //! ```text
 //!  0   1        4        8                16
@@ -108,8 +108,8 @@ impl Intent {
 /// An intent that is kept.
 #[derive(Debug)]
 pub(super) struct KeptIntent {
-    /// The device that has it.
-    pub(super) home: usize,
+    /// The devices that have it: those of its first change.
+    pub(super) homes: Vec<usize>,
     /// The devices of its changes.
     pub(super) devices: Vec<usize>,
     pub(super) keys: Vec<PairKey>,
@@ -179,10 +179,18 @@ impl Intents {
         self.of_key.keys().any(|key| key.starts_with(&group.to_be_bytes()))
     }
 
-    /// Those of which everything is made: the mark, the home and the devices of each.
-    pub(super) fn made(&self) -> Vec<(u64, usize, Vec<usize>)> {
+    /// Those of which everything is made: the mark, the homes and the devices of each.
+    pub(super) fn made(&self) -> Vec<(u64, Vec<usize>, Vec<usize>)> {
         let made = self.kept.iter().filter(|(_, intent)| !intent.is_half_done);
-        made.map(|(&mark, intent)| (mark, intent.home, intent.devices.clone())).collect()
+        made.map(|(&mark, intent)| (mark, intent.homes.clone(), intent.devices.clone())).collect()
+    }
+
+    /// A device is out: what it had of intents is of no more use, and others have it.
+    pub(super) fn forget_device(&mut self, device: usize) {
+        for intent in self.kept.values_mut() {
+            intent.homes.retain(|&home| home != device);
+            intent.devices.retain(|&of| of != device);
+        }
     }
 }
 
@@ -234,7 +242,7 @@ mod tests {
     #[test]
     fn keys_are_of_an_intent_until_the_last_of_theirs_is_gone() {
         let kept = |keys: &[&[u8]]| KeptIntent {
-            home: 0,
+            homes: vec![0],
             devices: vec![0],
             keys: keys.iter().map(|key| PairKey::new(key).unwrap()).collect(),
             is_half_done: false,
@@ -245,7 +253,7 @@ mod tests {
         intents.remove(1);
         assert!(intents.has_key(b"\0\0\0\x01a") && !intents.has_key(b"\0\0\0\x01b"));
         assert!(intents.has_group(1) && !intents.has_group(2));
-        assert_eq!(intents.made(), [(5, 0, vec![0])]);
+        assert_eq!(intents.made(), [(5, vec![0], vec![0])]);
         intents.set_half_done(5);
         assert!(intents.made().is_empty());
         assert!(

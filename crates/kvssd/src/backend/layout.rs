@@ -95,11 +95,18 @@ impl Layout {
     }
 
     /// Removes all pairs of a group, with all devices locked: where shards are on the move nothing is copied meanwhile, which would come back. False, and nothing was done, if they are held by then.
-    pub(super) fn clear(&self, group: u32, is_held: impl FnOnce() -> bool) -> RowResult<bool> {
+    /// `begin` is run before anything is removed.
+    pub(super) fn clear(
+        &self,
+        group: u32,
+        is_held: impl FnOnce() -> bool,
+        begin: impl FnOnce(&mut LockedDevices<'_>) -> RowResult<()>,
+    ) -> RowResult<bool> {
         let mut locked = self.lock(self.numbers());
         if is_held() {
             return Ok(false);
         }
+        begin(&mut locked)?;
         let mut failed = Ok(());
         for number in self.numbers() {
             let Some(device) = locked.device(number) else {
@@ -237,6 +244,39 @@ impl Layout {
         *self.spoiled.get_mut() = None;
         self.forget_removed();
         Ok(())
+    }
+
+    pub(super) fn is_there(&self, number: usize) -> bool {
+        self.devices.contains_key(&number)
+    }
+
+    /// Devices that have not taken the map in force.
+    pub(super) fn behind(&mut self) -> Vec<usize> {
+        let generation = self.map.generation;
+        let is_behind = |device: &mut Mutex<Option<ArrayDevice>>| {
+            device.get_mut().as_ref().is_some_and(|device| device.generation() != generation)
+        };
+        let devices = self.devices.iter_mut();
+        devices.filter_map(|(&number, device)| is_behind(device).then_some(number)).collect()
+    }
+
+    /// Stores a map on all devices that are in by it; those that did not take it.
+    pub(super) fn store_on_all(&mut self, map: &ArrayMap) -> Vec<u16> {
+        let refuses = |number: &u16| self.store_copy(usize::from(*number), map).is_err();
+        map.in_members().filter(refuses).collect()
+    }
+
+    /// After all devices that are in by a map were given it: it is in force, and the others are closed.
+    pub(super) fn adopt_without(&mut self, map: ArrayMap) {
+        self.map = map;
+        *self.spoiled.get_mut() = None;
+        self.forget_out();
+    }
+
+    /// Closes devices that are not in by the map in force: also one whose coming was refused.
+    pub(super) fn forget_out(&mut self) {
+        let (map, devices) = (&self.map, &mut self.devices);
+        devices.retain(|&number, _| map.in_members().any(|member| usize::from(member) == number));
     }
 
     fn store_copy(&mut self, number: usize, map: &ArrayMap) -> ArrayResult<()> {

@@ -21,11 +21,19 @@
 //!   array. Bit 13: it may have pairs of shards that it has not (strays). Bits 10 to 12 are 0.
 //! * `switches`: how often shards changed their device. A walk that began before goes on from its beginning.
 //!
+//! Format 3 is that of an array with two copies of each shard. It has 1,536 bytes more behind `switches`: 12 bits for each shard, those of shards `2n` and `2n + 1` in three bytes, the first in the lower ones. Bits 0 to 9:
+//! the device that has the second copy. Bit 10: there is one. Bit 11: the shard is on the move, and bits 0 to 9 are the device that gets a copy, in the place of `source`'s where bit 10 is set, else as the second one. Bit 12 of word `n` is then: the device of
+//! number `n` is out, it has no copy of any shard. `work` may be 3: shards with one copy are to have two. Bit 15 of words is 0, and `source` is the device whose copies go. An array of one copy has format 2.
+//!
 //! Format 1, which has 3 zero bytes behind the format, a device in each word and nothing behind them, is read as an array of the devices from 0 on with nothing under way. Records are filled up to 32 bytes, so
 //! that format 2 takes no more of a device.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hasher;
+
+mod seconds;
+
+pub(super) use seconds::CopyMove;
 
 use hedgerow_device::crc32c;
 use hedgerow_row::le_bytes::{u16_at, u32_at, u64_at, u128_at};
@@ -38,11 +46,14 @@ pub(super) const DEVICES_MAX: usize = SHARDS;
 
 const FORMAT_FIXED: u8 = 1;
 const FORMAT: u8 = 2;
+const FORMAT_COPIES: u8 = 3;
 const HEAD_BYTES: usize = 44;
 const WORDS_END: usize = HEAD_BYTES + 2 * SHARDS;
 const MAP_BYTES: usize = WORDS_END + 8;
+const COPIES_MAP_BYTES: usize = MAP_BYTES + seconds::SECONDS_BYTES;
 
 const DEVICE_BITS: u16 = 0x3FF;
+const OUT_BIT: u16 = 1 << 12;
 const STRAY_BIT: u16 = 1 << 13;
 const MEMBER_BIT: u16 = 1 << 14;
 const MOVES_BIT: u16 = 1 << 15;
@@ -55,6 +66,8 @@ pub(super) enum MapWork {
     Spread,
     /// This device is to have no shard, and then to go.
     Remove(u16),
+    /// Shards that have one copy are to have two.
+    Rebuild,
 }
 
 /// What a device knows of its array.
@@ -70,9 +83,13 @@ pub(super) struct ArrayMap {
     pub(super) members: BTreeSet<u16>,
     /// Those of them that may have pairs of shards that they have not.
     pub(super) strays: BTreeSet<u16>,
-    /// Which device has each shard.
+    /// Which device has each shard; of two copies the first, which is the truth.
     pub(super) shards: Box<[u16]>,
-    /// Shards that are on the move, and where they go: all of them from the same device.
+    /// Which device has the second copy of each, where arrays have two; none of a shard that has one copy now.
+    pub(super) seconds: Option<Box<[Option<u16>]>>,
+    /// Devices that failed, or were missing: they have no copy of anything that counts.
+    pub(super) out: BTreeSet<u16>,
+    /// Shards that are on the move, and where they go: all of them from the same device. Where there are two copies it is the second that goes, or that there is none of; what is copied is the first.
     pub(super) moves: BTreeMap<u16, u16>,
     pub(super) switches: u64,
 }
@@ -102,6 +119,8 @@ impl ArrayMap {
             members: (0..devices).collect(),
             strays: BTreeSet::new(),
             shards,
+            seconds: None,
+            out: BTreeSet::new(),
             moves: BTreeMap::new(),
             switches: 0,
         }
@@ -123,7 +142,7 @@ impl ArrayMap {
     /// Whether a device may have pairs that it is not asked for.
     pub(super) fn may_have_others(&self, device: usize) -> bool {
         let device = device as u16;
-        self.strays.contains(&device) || self.moves.values().any(|&to| to == device)
+        self.seconds.is_some() || self.strays.contains(&device) || self.moves.values().any(|&to| to == device)
     }
 
     /// The place of a device among those of the array, from 0.
@@ -140,8 +159,12 @@ impl ArrayMap {
     /// Shards are where they went, and what is left of them is to go.
     pub(super) fn switch(&mut self) {
         for (shard, to) in std::mem::take(&mut self.moves) {
-            let from = std::mem::replace(&mut self.shards[usize::from(shard)], to);
-            self.strays.insert(from);
+            let shard = usize::from(shard);
+            let from = match &mut self.seconds {
+                None => Some(std::mem::replace(&mut self.shards[shard], to)),
+                Some(seconds) => seconds[shard].replace(to),
+            };
+            self.strays.extend(from);
         }
         self.switches += 1;
     }
@@ -154,7 +177,7 @@ impl ArrayMap {
             has.entry(*device).or_default().push(shard as u16);
         }
         let mut spare: Vec<u16> = match self.work {
-            MapWork::Nothing => return BTreeMap::new(),
+            MapWork::Nothing | MapWork::Rebuild => return BTreeMap::new(),
             MapWork::Remove(device) => has.remove(&device).unwrap_or_default(),
             MapWork::Spread => {
                 let (share, more) = (SHARDS / has.len(), SHARDS % has.len());
@@ -182,11 +205,12 @@ impl ArrayMap {
     }
 
     fn source(&self) -> u16 {
-        let moving = self.moves.keys().next();
-        match self.work {
-            MapWork::Nothing => 0,
-            MapWork::Remove(device) => device,
-            MapWork::Spread => moving.map_or(0, |&shard| self.shards[usize::from(shard)]),
+        let moving = self.moves.keys().next().map(|&shard| usize::from(shard));
+        match (self.work, &self.seconds) {
+            (MapWork::Nothing, _) => 0,
+            (MapWork::Remove(device), _) => device,
+            (_, Some(seconds)) => moving.and_then(|shard| seconds[shard]).unwrap_or(0),
+            (_, None) => moving.map_or(0, |shard| self.shards[shard]),
         }
     }
 
@@ -196,8 +220,10 @@ impl ArrayMap {
             MapWork::Nothing => 0,
             MapWork::Spread => 1,
             MapWork::Remove(_) => 2,
+            MapWork::Rebuild => 3,
         };
-        bytes.extend_from_slice(&[0, 0, 0, 0, FORMAT, work]);
+        let format = if self.seconds.is_some() { FORMAT_COPIES } else { FORMAT };
+        bytes.extend_from_slice(&[0, 0, 0, 0, format, work]);
         bytes.extend_from_slice(&self.source().to_le_bytes());
         bytes.extend_from_slice(&self.array_id.to_le_bytes());
         bytes.extend_from_slice(&self.generation.to_le_bytes());
@@ -206,12 +232,15 @@ impl ArrayMap {
         bytes.extend_from_slice(&(self.members.len() as u16).to_le_bytes());
         for (n, &device) in self.shards.iter().enumerate() {
             let n = n as u16;
-            let mut word = self.moves.get(&n).map_or(device, |to| to | MOVES_BIT);
+            let moves = self.moves.get(&n).filter(|_| self.seconds.is_none());
+            let mut word = moves.map_or(device, |to| to | MOVES_BIT);
+            word |= if self.out.contains(&n) { OUT_BIT } else { 0 };
             word |= if self.members.contains(&n) { MEMBER_BIT } else { 0 };
             word |= if self.strays.contains(&n) { STRAY_BIT } else { 0 };
             bytes.extend_from_slice(&word.to_le_bytes());
         }
         bytes.extend_from_slice(&self.switches.to_le_bytes());
+        self.encode_seconds(&mut bytes);
         let crc = crc32c(0, &bytes[4..]);
         bytes[..4].copy_from_slice(&crc.to_le_bytes());
         bytes
@@ -223,8 +252,10 @@ impl ArrayMap {
         }
         let map = match (bytes[4], bytes.len()) {
             (FORMAT_FIXED, WORDS_END) if bytes[5..8] == [0; 3] => ArrayMap::decode_fixed(bytes),
-            (FORMAT, MAP_BYTES) => ArrayMap::decode_words(bytes).ok_or(NoMap::Damaged)?,
-            (FORMAT_FIXED | FORMAT, _) => return Err(NoMap::Damaged),
+            (FORMAT, MAP_BYTES) | (FORMAT_COPIES, COPIES_MAP_BYTES) => {
+                ArrayMap::decode_words(bytes).ok_or(NoMap::Damaged)?
+            }
+            (FORMAT_FIXED | FORMAT | FORMAT_COPIES, _) => return Err(NoMap::Damaged),
             (found, _) => return Err(NoMap::Version(found)),
         };
         let map = ArrayMap {
@@ -233,7 +264,7 @@ impl ArrayMap {
             device: u16_at(bytes, 40),
             ..map
         };
-        let knows_itself = bytes[4] == FORMAT || map.members.contains(&map.device);
+        let knows_itself = bytes[4] != FORMAT_FIXED || map.members.contains(&map.device);
         if knows_itself && map.is_whole() && map.members.len() == usize::from(u16_at(bytes, 42)) {
             Ok(map)
         } else {
@@ -254,8 +285,10 @@ impl ArrayMap {
             0 if source == 0 => MapWork::Nothing,
             1 => MapWork::Spread,
             2 => MapWork::Remove(source),
+            3 if bytes[4] == FORMAT_COPIES => MapWork::Rebuild,
             _ => return None,
         };
+        let has_copies = bytes[4] == FORMAT_COPIES;
         let words: Vec<u16> = (0..SHARDS).map(|n| u16_at(bytes, HEAD_BYTES + 2 * n)).collect();
         let with = |bit: u16| {
             let numbered = words.iter().enumerate().filter(move |(_, word)| **word & bit != 0);
@@ -263,17 +296,22 @@ impl ArrayMap {
         };
         let is_moving = |word: u16| word & MOVES_BIT != 0;
         let owner = |&word: &u16| if is_moving(word) { source } else { word & DEVICE_BITS };
-        let known = DEVICE_BITS | STRAY_BIT | MEMBER_BIT | MOVES_BIT;
-        let map = words.iter().all(|word| word & !known == 0).then(|| ArrayMap {
+        let of_format = if has_copies { OUT_BIT } else { MOVES_BIT };
+        let known = DEVICE_BITS | STRAY_BIT | MEMBER_BIT | of_format;
+        let mut map = words.iter().all(|word| word & !known == 0).then(|| ArrayMap {
             work,
             members: with(MEMBER_BIT).map(|(n, _)| n).collect(),
             strays: with(STRAY_BIT).map(|(n, _)| n).collect(),
+            out: with(OUT_BIT).map(|(n, _)| n).collect(),
             moves: with(MOVES_BIT).collect(),
             shards: words.iter().map(owner).collect(),
             switches: u64_at(bytes, WORDS_END),
             ..ArrayMap::new(u128_at(bytes, 8), 1)
-        });
-        map.filter(|map| map.source() == source)
+        })?;
+        if has_copies {
+            map.decode_seconds(&bytes[MAP_BYTES..], source)?;
+        }
+        Some(map).filter(|map| map.source() == source)
     }
 
     /// Whether all that it names is of the array.
@@ -282,13 +320,17 @@ impl ArrayMap {
         let works = match self.work {
             MapWork::Nothing => self.moves.is_empty(),
             MapWork::Spread => true,
+            MapWork::Rebuild => self.seconds.is_some(),
             MapWork::Remove(device) => is_member(&device),
         };
+        let is_in = |device: &u16| is_member(device) && !self.out.contains(device);
         // A device that was removed has a copy that says so.
         works
             && usize::from(self.device) < DEVICES_MAX
-            && self.shards.iter().chain(self.moves.values()).chain(&self.strays).all(is_member)
+            && self.out.iter().all(is_member)
+            && self.shards.iter().chain(self.moves.values()).chain(&self.strays).all(is_in)
             && self.moves.iter().all(|(&shard, to)| self.shards[usize::from(shard)] != *to)
+            && self.seconds_are_whole(is_in)
     }
 }
 
@@ -405,7 +447,8 @@ mod tests {
             changes.iter().for_each(|&(at, byte)| bytes[at] = byte);
             sealed(bytes).err()
         };
-        assert_eq!(with(&[(4, 3)]), Some(NoMap::Version(3)));
+        assert_eq!(with(&[(4, 4)]), Some(NoMap::Version(4)));
+        assert_eq!(with(&[(4, 3)]), Some(NoMap::Damaged), "two copies, and nothing of the second ones");
         assert_eq!(with(&[(5, 3)]), Some(NoMap::Damaged), "no work");
         assert_eq!(with(&[(5, 0)]), Some(NoMap::Damaged), "moves, and nothing under way");
         assert_eq!(with(&[(6, 1)]), Some(NoMap::Damaged), "moves from a device that there is not");

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use super::array_device::ArrayDevice;
 use super::failure::{ArrayError, ArrayResult};
 use super::layout::{Layout, device_failed};
-use super::map::{ArrayMap, MapWork};
+use super::map::{ArrayMap, CopyMove, MapWork};
 use super::{Array, MoveTurn};
 use crate::code::Result as KvResult;
 use crate::command::PairKey;
@@ -127,11 +127,15 @@ impl Mover {
         match next {
             Ok(stage) => self.stage = stage,
             Err(error) if is_copying => {
+                self.turn.array.put_out_failed(&error);
                 self.failed = Some(error);
                 // It is begun again, so that nothing is on the move, and ends once that is clean.
                 self.stage = MoverStage::Begin;
             }
-            Err(error) => return Err(self.failed.take().unwrap_or(error)),
+            Err(error) => {
+                self.turn.array.put_out_failed(&error);
+                return Err(self.failed.take().unwrap_or(error));
+            }
         }
         match (&self.stage, self.failed.take()) {
             (MoverStage::Done, Some(error)) => Err(error),
@@ -153,7 +157,12 @@ impl Mover {
             map.work = work;
         })?;
         if self.failed.is_none() {
-            let left = self.array().layout.read().map().moves_left().len();
+            let layout = self.array().layout.read();
+            let left = match layout.map().copies() {
+                1 => layout.map().moves_left().len(),
+                _ => layout.map().copies_left().len(),
+            };
+            drop(layout);
             self.progress.shards = left;
         }
         Ok(MoverStage::Clean(None))
@@ -169,7 +178,7 @@ impl Mover {
             return Ok(MoverStage::Clean(Some(KeyWalk::begin(&layout, usize::from(number))?)));
         };
         let number = walk.device;
-        let own = |key: &PairKey| map.device_of(key.bytes()) == number;
+        let own = |key: &PairKey| map.has_copy(number, key.bytes());
         let most = self.step_pairs;
         let deleted = on_device(&layout, number, |device| {
             if walk.pending.is_empty() {
@@ -200,6 +209,9 @@ impl Mover {
     fn plan(&mut self) -> ArrayResult<MoverStage> {
         let array = Arc::clone(&self.turn.array);
         let map = array.layout.read().map().clone();
+        if map.copies() > 1 {
+            return self.plan_copies(&map);
+        }
         let mut moves = map.moves_left();
         let owner = |shard: u16| map.shards[usize::from(shard)];
         // All of one device at once: its keys are gone through once.
@@ -208,8 +220,40 @@ impl Mover {
         };
         moves.retain(|&shard, _| owner(shard) == source);
         array.change_map(None, |map| map.moves = moves)?;
+        self.begin_copying(source)
+    }
+
+    /// The same where there are two copies: what goes is a second copy, or becomes one before that, or there was none.
+    fn plan_copies(&mut self, map: &ArrayMap) -> ArrayResult<MoverStage> {
+        let left = map.copies_left();
+        let first = |copy: &CopyMove| {
+            let shard = usize::from(copy.shard);
+            match copy.goes == Some(map.shards[shard]) {
+                true => map.second(shard).unwrap_or(map.shards[shard]),
+                false => map.shards[shard],
+            }
+        };
+        let Some((source, goes)) = left.first().map(|copy| (first(copy), copy.goes)) else {
+            return Ok(MoverStage::Finish);
+        };
+        let chosen: Vec<CopyMove> =
+            left.into_iter().filter(|copy| first(copy) == source && copy.goes == goes).collect();
+        self.array().change_map(None, |map| {
+            for copy in &chosen {
+                if goes == Some(map.shards[usize::from(copy.shard)]) {
+                    // Both are flushed before a map changes, and nobody writes meanwhile.
+                    map.swap(usize::from(copy.shard));
+                    map.switches += 1;
+                }
+                map.moves.insert(copy.shard, copy.to);
+            }
+        })?;
+        self.begin_copying(source)
+    }
+
+    fn begin_copying(&mut self, source: u16) -> ArrayResult<MoverStage> {
         // From the map on: what is stored later goes to both.
-        let begun = KeyWalk::begin(&array.layout.read(), usize::from(source));
+        let begun = KeyWalk::begin(&self.array().layout.read(), usize::from(source));
         match begun {
             Ok(walk) => Ok(MoverStage::Copy(walk)),
             Err(error) => {
@@ -276,10 +320,15 @@ impl Mover {
             MapWork::Remove(number) if self.failed.is_none() => Some(number),
             _ => None,
         };
+        let is_whole = self.failed.is_none();
         self.array().change_map(None, |map| {
             map.work = MapWork::Nothing;
             if let Some(number) = removed {
                 map.members.remove(&number);
+                map.out.remove(&number);
+            }
+            if map.copies() > 1 && is_whole {
+                map.balance_firsts();
             }
         })?;
         Ok(MoverStage::Done)

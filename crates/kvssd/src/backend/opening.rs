@@ -3,18 +3,26 @@
 //! Owns the order of what is stored for it. Promises that an array is opened only with all of its devices, each in its place and none older than the others; that one whose making was cut off is made again, since nothing
 //! was stored in it; and that no pair is lost to a device that was taken for a new one. Must not know what sessions do.
 //!
+//! An array with two copies is opened without devices that are missing, broken or older than the others, if there is another copy of each of their shards: they are put out in the map that the opening raises, before any pair
+//! is stored. A device that was put out before is not looked at. Whether the newest map that was found is the newest that there is, and no device is older than it says, nobody knows who has not all of its devices: but those that are not there
+//! can have gone on without these only if they have a copy of each shard. Then the opening is refused, unless the options say that these are right ([`KvssdOptions::alone`]).
+//!
 //! An array is made in two steps: a map of generation 0 on every device, and then, once all of them are durable, one of generation 1. So where any map has a generation above 0 every device had one, and a
 //! device without is not the one that was there. Each opening first gives all devices the highest generation that one has, and then raises it twice, on one device after the other; no pair is stored before. So what an opening that
 //! was cut off leaves is one generation apart, and whatever was there before an opening is two behind, a copy of a device among it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use hedgerow_device::{DeviceError, FastTier, FastTierOptions, Random};
 
-use super::array_device::ArrayDevice;
+use super::array_device::{ArrayDevice, MemberDevices};
 use super::failure::{ArrayError, ArrayResult};
+use super::intent::Intents;
 use super::layout::device_failed;
 use super::map::{ArrayMap, DEVICES_MAX, NoMap};
+use super::redo::redo;
+use super::resync::{resync, suspected};
+use super::writes::{ShardSet, clear_marks};
 use super::{ArrayMedium, KvssdOptions, MARKS_RESERVED};
 use crate::code::{KvError, Result as KvResult};
 use crate::command::{KvAnswer, KvCommand, PairKey, SpaceId, SpaceInfo};
@@ -28,7 +36,7 @@ const OWN: &[u8] = b"hedgerow.array";
 /// The key of the map there.
 const MAP_KEY: &[u8] = b"map";
 /// More than a map of any format that is known.
-const MAP_BYTES_READ: usize = 3 << 10;
+const MAP_BYTES_READ: usize = 4 << 10;
 const DEVICE_BYTES: u64 = 1 << 30;
 /// Marks that are passed over where a device may have lost the map that says which were set aside.
 const MARKS_PERHAPS_GIVEN: u64 = MARKS_RESERVED << 16;
@@ -43,6 +51,15 @@ enum MetDevice {
     Device(Box<ArrayDevice>, Option<ArrayMap>),
 }
 
+impl MetDevice {
+    fn map(&self) -> Option<&ArrayMap> {
+        match self {
+            MetDevice::Device(_, map) => map.as_ref(),
+            MetDevice::Nothing | MetDevice::Unfinished(_) => None,
+        }
+    }
+}
+
 /// What a device has of an array.
 pub(super) enum FoundMap {
     /// Not the key spaces of one.
@@ -51,23 +68,102 @@ pub(super) enum FoundMap {
     Spaces([SpaceId; 2], Option<ArrayMap>),
 }
 
-/// The devices of an array, by their numbers.
-pub(super) type MemberDevices = BTreeMap<usize, ArrayDevice>;
-
-/// Opens the array, or makes it where none is.
-pub(super) fn open(media: &[ArrayMedium], options: &KvssdOptions) -> ArrayResult<(ArrayMap, MemberDevices)> {
+/// Opens the array, or makes it where none is; with what is left of batches that could not be finished.
+pub(super) fn open(
+    media: &[ArrayMedium],
+    options: &KvssdOptions,
+) -> ArrayResult<(ArrayMap, MemberDevices, Intents)> {
     let given = media.len();
     if given == 0 || given > DEVICES_MAX {
         return Err(ArrayError::Count { given, max: DEVICES_MAX });
     }
-    let met = media.iter().enumerate().map(|(number, medium)| meet(number, medium, options));
-    let met = met.collect::<ArrayResult<Vec<MetDevice>>>()?;
-    let is_made = |met: &MetDevice| matches!(met, MetDevice::Device(_, Some(map)) if map.generation > 0);
-    let (map, members) = match met.iter().any(is_made) {
+    if let Some(copies) = options.copies.filter(|&copies| copies == 0 || copies > 2.min(given)) {
+        return Err(ArrayError::Copies { copies, devices: given });
+    }
+    // Devices that failed as they were opened.
+    let mut failed: BTreeMap<usize, ArrayError> = BTreeMap::new();
+    loop {
+        let (map, members) = find(media, options, &failed)?;
+        let has_copies = map.copies() > 1;
+        match begin(map, members) {
+            Err(error) if has_copies => {
+                let place = broken_place(&error).filter(|place| !failed.contains_key(place));
+                let Some(place) = place else { return Err(error) };
+                failed.insert(place, error);
+            }
+            begun => return begun,
+        }
+    }
+}
+
+/// The map that is in force and the devices that have it, or a new one.
+fn find(
+    media: &[ArrayMedium],
+    options: &KvssdOptions,
+    failed: &BTreeMap<usize, ArrayError>,
+) -> ArrayResult<(ArrayMap, MemberDevices)> {
+    let meet = |(place, medium)| match failed.get(&place) {
+        Some(error) => Err(error.clone()),
+        None => meet(place, medium, options),
+    };
+    let met: Vec<ArrayResult<MetDevice>> = media.iter().enumerate().map(meet).collect();
+    let is_made = |met: &ArrayResult<MetDevice>| matches!(met, Ok(MetDevice::Device(_, Some(map))) if map.generation > 0);
+    let maps = met.iter().map(|met| met.as_ref().ok().and_then(MetDevice::map));
+    let has_copies = newest_of(maps.flatten()).is_some_and(|map| map.copies() > 1);
+    if met.iter().any(is_made) && has_copies {
+        return copied_members(met, options);
+    }
+    let is_made = met.iter().any(is_made);
+    let met = met.into_iter().collect::<ArrayResult<Vec<MetDevice>>>()?;
+    let (map, members) = match is_made {
         true => members(met)?,
         false => make(media, met, options)?,
     };
-    raise(map, members)
+    check_copies(&map, options)?;
+    Ok((map, members))
+}
+
+/// Refuses to open an array as one that it is not.
+fn check_copies(map: &ArrayMap, options: &KvssdOptions) -> ArrayResult<()> {
+    match options.copies {
+        Some(asked) if asked != map.copies() => Err(ArrayError::CopiesDiffer { asked, has: map.copies() }),
+        _ => Ok(()),
+    }
+}
+
+/// Raises the map, and has everything be as if nothing had been cut off.
+fn begin(map: ArrayMap, members: MemberDevices) -> ArrayResult<(ArrayMap, MemberDevices, Intents)> {
+    let (map, mut members, suspected) = raise(map, members)?;
+    if map.copies() > 1 {
+        // Before what is left of batches, which is made on both copies.
+        resync(&map, &mut members, &suspected)?;
+    }
+    let intents = redo(&map, &mut members)?;
+    Ok((map, members, intents))
+}
+
+/// The device that cannot be used, by its place, where another copy may be.
+fn broken_place(error: &ArrayError) -> Option<usize> {
+    let is_broken = |error: &KvError| match error {
+        KvError::Medium(error) => {
+            !matches!(**error, DeviceError::Locked { .. } | DeviceError::ReadOnly { .. })
+        }
+        KvError::Damaged { .. }
+        | KvError::ReadFault { .. }
+        | KvError::Truncated { .. }
+        | KvError::Closed { .. }
+        | KvError::DeviceFull { .. }
+        | KvError::NoDevice => true,
+        _ => false,
+    };
+    match error {
+        ArrayError::Device { device, error } if is_broken(error) => Some(device - 1),
+        ArrayError::Missing { device } | ArrayError::Map { device } | ArrayError::Stale { device, .. } => {
+            Some(device - 1)
+        }
+        ArrayError::Foreign { device, what } if *what == NO_ARRAY => Some(device - 1),
+        _ => None,
+    }
 }
 
 /// The device on a medium, as far as there is one.
@@ -122,13 +218,7 @@ pub(super) fn find_map(device: usize, opened: &mut Device) -> ArrayResult<FoundM
 
 /// The devices of an array that was made, checked against each other; and the newest map.
 fn members(met: Vec<MetDevice>) -> ArrayResult<(ArrayMap, MemberDevices)> {
-    let maps: Vec<Option<ArrayMap>> = met
-        .iter()
-        .map(|met| match met {
-            MetDevice::Device(_, map) => map.clone(),
-            MetDevice::Nothing | MetDevice::Unfinished(_) => None,
-        })
-        .collect();
+    let maps: Vec<Option<ArrayMap>> = met.iter().map(|met| met.map().cloned()).collect();
     let newest = newest_of(maps.iter().flatten()).cloned();
     let Some(newest) = newest else { return Err(ArrayError::Missing { device: 1 }) };
     check_removed(maps.iter().map(Option::as_ref), &newest)?;
@@ -137,15 +227,93 @@ fn members(met: Vec<MetDevice>) -> ArrayResult<(ArrayMap, MemberDevices)> {
     }
     let mut members = MemberDevices::new();
     for (place, met) in met.into_iter().enumerate() {
-        match met {
-            MetDevice::Device(device, Some(map)) => drop(members.insert(usize::from(map.device), *device)),
-            MetDevice::Device(_, None) | MetDevice::Unfinished(_) => {
-                return Err(ArrayError::Foreign { device: place + 1, what: NO_ARRAY });
-            }
-            MetDevice::Nothing => return Err(ArrayError::Missing { device: place + 1 }),
-        }
+        let (number, device) = member(place, met)?;
+        members.insert(number, device);
     }
     Ok((newest, members))
+}
+
+/// A device with its number.
+fn member(place: usize, met: MetDevice) -> ArrayResult<(usize, ArrayDevice)> {
+    match met {
+        MetDevice::Device(device, Some(map)) => Ok((usize::from(map.device), *device)),
+        MetDevice::Device(_, None) | MetDevice::Unfinished(_) => {
+            Err(ArrayError::Foreign { device: place + 1, what: NO_ARRAY })
+        }
+        MetDevice::Nothing => Err(ArrayError::Missing { device: place + 1 }),
+    }
+}
+
+/// The same of an array with two copies: those that can be used, with a map in which the others are out.
+fn copied_members(
+    met: Vec<ArrayResult<MetDevice>>,
+    options: &KvssdOptions,
+) -> ArrayResult<(ArrayMap, MemberDevices)> {
+    let maps: Vec<Option<ArrayMap>> =
+        met.iter().map(|met| met.as_ref().ok().and_then(MetDevice::map).cloned()).collect();
+    let newest = newest_of(maps.iter().flatten()).cloned();
+    let Some(mut newest) = newest else { return Err(ArrayError::Missing { device: 1 }) };
+    check_copies(&newest, options)?;
+    check_removed(maps.iter().map(Option::as_ref), &newest)?;
+    check_diverged(maps.iter().map(Option::as_ref), &newest)?;
+    let (given, has) = (met.len(), newest.members.len());
+    if given != has {
+        return Err(ArrayError::Devices { given, has });
+    }
+    let (mut members, mut lost) = (MemberDevices::new(), BTreeMap::new());
+    let numbers: Vec<u16> = newest.members.iter().copied().collect();
+    for ((place, met), number) in met.into_iter().enumerate().zip(numbers) {
+        let checked = check_member(place, maps[place].as_ref(), &newest, given);
+        let found = met.and_then(|met| checked.and_then(|()| member(place, met)));
+        match found {
+            Ok(_) if newest.out.contains(&number) => {}
+            Ok((number, device)) => drop(members.insert(number, device)),
+            Err(error) => match broken_place(&error) {
+                Some(_) if newest.out.contains(&number) => {}
+                Some(_) => drop(lost.insert(number, error)),
+                None => return Err(error),
+            },
+        }
+    }
+    put_out_lost(&mut newest, lost, options)?;
+    Ok((newest, members))
+}
+
+/// Opens without the devices that cannot be used, if there is a copy of everything on the others.
+fn put_out_lost(
+    map: &mut ArrayMap,
+    lost: BTreeMap<u16, ArrayError>,
+    options: &KvssdOptions,
+) -> ArrayResult<()> {
+    let numbers: BTreeSet<u16> = lost.keys().copied().collect();
+    let Some(why) = lost.into_values().next().map(Box::new) else { return Ok(()) };
+    let shards = map.shards_only_on(&numbers);
+    let places =
+        |map: &ArrayMap| numbers.iter().filter_map(|number| Some(map.place_of(*number)? + 1)).collect();
+    if shards > 0 {
+        return Err(ArrayError::NoCopy { shards, devices: places(map), why });
+    }
+    if map.have_all(&numbers) && !options.alone {
+        return Err(ArrayError::Undecided { devices: places(map), why });
+    }
+    numbers.iter().for_each(|number| map.put_out(*number));
+    Ok(())
+}
+
+/// Refuses devices of which each went on without the other: nobody knows which of them is right.
+pub(super) fn check_diverged<'m>(
+    maps: impl Iterator<Item = Option<&'m ArrayMap>>,
+    newest: &ArrayMap,
+) -> ArrayResult<()> {
+    for (place, map) in maps.enumerate() {
+        let Some(map) = map.filter(|map| map.array_id == newest.array_id) else { continue };
+        let mut left = map.in_members();
+        let is_alone = left.next() == Some(map.device) && left.next().is_none();
+        if is_alone && newest.out.contains(&map.device) {
+            return Err(ArrayError::Diverged { device: place + 1 });
+        }
+    }
+    Ok(())
 }
 
 /// The map that is in force. Among those of several arrays the one that most are of is meant.
@@ -233,6 +401,7 @@ fn make(
         devices.insert(number, made.map_err(failed(number))?);
     }
     let map = ArrayMap::new(new_id(media), media.len() as u16);
+    let map = if options.copies == Some(2) { map.with_copies() } else { map };
     for (&number, device) in &mut devices {
         store_map(number, device, &map)?;
     }
@@ -240,7 +409,7 @@ fn make(
 }
 
 /// Stores the map on each device, with a generation that is two above all that there were, and with marks that are set aside. Shards that were on the move are where they went from.
-fn raise(map: ArrayMap, mut members: MemberDevices) -> ArrayResult<(ArrayMap, MemberDevices)> {
+fn raise(map: ArrayMap, mut members: MemberDevices) -> ArrayResult<(ArrayMap, MemberDevices, ShardSet)> {
     for (&number, device) in &mut members {
         if device.generation() != map.generation {
             store_map(number, device, &map)?;
@@ -250,14 +419,18 @@ fn raise(map: ArrayMap, mut members: MemberDevices) -> ArrayResult<(ArrayMap, Me
     let older = members.iter_mut().filter_map(|(&number, device)| {
         device.device().open_report().may_undo_changes().then_some(number as u16)
     });
-    let older: Vec<u16> = older.collect();
+    let older: BTreeSet<u16> = older.collect();
     let given = if older.is_empty() { 0 } else { MARKS_PERHAPS_GIVEN };
     let marks = map.marks.saturating_add(given).saturating_add(MARKS_RESERVED);
     let mut map = ArrayMap { marks, ..map };
     map.cancel_moves();
     if map.members.len() > 1 {
-        map.strays.extend(older);
+        map.strays.extend(&older);
     }
+    let suspected = match map.copies() {
+        1 => ShardSet::NONE,
+        _ => suspected(&mut map, &mut members, &older)?,
+    };
     // PERSIST: on one device after the other, each durable (`ArrayDevice::store_own`) before the next and all before any pair is stored: so no device is behind another by more than
     // one generation, unless it was left out, and no mark is given that an opening may give again.
     for _ in 0..2 {
@@ -266,7 +439,7 @@ fn raise(map: ArrayMap, mut members: MemberDevices) -> ArrayResult<(ArrayMap, Me
             store_map(number, device, &map)?;
         }
     }
-    Ok((map, members))
+    Ok((map, members, suspected))
 }
 
 fn store_map(number: usize, device: &mut ArrayDevice, map: &ArrayMap) -> ArrayResult<()> {
@@ -302,6 +475,47 @@ pub(super) fn added(
             }
         }
     }
+}
+
+/// A device for the place of one that is out: with nothing of any array on it, or one that is out, or was removed, whose pairs are of no more use. With it whether there are such.
+pub(super) fn replacement(
+    medium: &ArrayMedium,
+    options: &KvssdOptions,
+    array: &ArrayMap,
+    place: usize,
+) -> ArrayResult<(ArrayDevice, bool)> {
+    let failed = |error| ArrayError::Device { device: place + 1, error };
+    match meet(place, medium, options)? {
+        MetDevice::Device(_, Some(map)) if map.array_id != array.array_id => {
+            Err(ArrayError::Foreign { device: place + 1, what: "another array" })
+        }
+        MetDevice::Device(_, Some(map)) if array.in_members().any(|number| number == map.device) => {
+            Err(ArrayError::Foreign { device: place + 1, what: "this array, and in use" })
+        }
+        MetDevice::Device(mut device, _) => {
+            // PERSIST: what batches were about to do when it was of the array is done, or was changed since: an opening is not to do it again.
+            let marks: Vec<u64> =
+                device.intents().map_err(failed)?.iter().map(|intent| intent.first_mark).collect();
+            let dropped: KvResult<()> = device.drop_intents(&marks).into_iter().collect();
+            dropped.and_then(|()| device.flush()).map_err(failed)?;
+            clear_marks(&mut device).map_err(failed)?;
+            let has_rows = device.has_rows().map_err(failed)?;
+            Ok((*device, has_rows))
+        }
+        MetDevice::Unfinished(device) => Ok((with_no_marks(finish(place, *device)).map_err(failed)?, false)),
+        MetDevice::Nothing => {
+            let tier = tier_of(medium, Some(new_geometry(options)), true).map_err(failed)?;
+            let made = tier.ok_or(KvError::NoDevice).and_then(|tier| format(place, tier, options));
+            Ok((with_no_marks(made).map_err(failed)?, false))
+        }
+    }
+}
+
+/// Where shards that are written are told of from now on: it finds room for that whenever it is full.
+fn with_no_marks(device: KvResult<ArrayDevice>) -> KvResult<ArrayDevice> {
+    let mut device = device?;
+    clear_marks(&mut device)?;
+    Ok(device)
 }
 
 impl ArrayDevice {

@@ -4,7 +4,7 @@
 
 use super::failure::ArrayError;
 use super::map::{ArrayMap, MapWork};
-use super::opening::{FoundMap, NO_ARRAY, check_member, check_removed, find_map, newest_of};
+use super::opening::{FoundMap, NO_ARRAY, check_diverged, check_member, check_removed, find_map, newest_of};
 use crate::device::Device;
 
 /// What is under way in an array: it was begun, and did not come to its end.
@@ -110,6 +110,26 @@ impl ArrayPlace {
         (from, moves.values().filter(|&&to| to == own).count())
     }
 
+    /// Copies of each shard that the array was made with.
+    pub fn copies(&self) -> usize {
+        self.map.copies()
+    }
+
+    /// Devices of the array that are out, by their places from 1: they failed, or were missing as it was opened.
+    pub fn out(&self) -> Vec<usize> {
+        self.map.out.iter().filter_map(|number| Some(self.map.place_of(*number)? + 1)).collect()
+    }
+
+    /// Shards of which this device has the second copy; 0 where there is one copy.
+    pub fn second_copies(&self) -> usize {
+        (0..self.map.shards.len()).filter(|&shard| self.map.second(shard) == Some(self.map.device)).count()
+    }
+
+    /// Shards of the array that have one copy where they are to have two.
+    pub fn shards_alone(&self) -> usize {
+        self.map.shards_alone()
+    }
+
     /// Whether it may have pairs that are another device's by now, which the next move of shards deletes.
     pub fn has_strays(&self) -> bool {
         self.map.strays.contains(&self.map.device)
@@ -127,7 +147,7 @@ impl ArrayPlace {
     }
 }
 
-/// What keeps devices, given in this order, from being opened as an array; none stands for one that has no map.
+/// What keeps devices, given in this order, from being opened as an array; none stands for one that has no map. Of an array with two copies also which devices are out, or would be put out, without which it may be opened all the same.
 pub fn check_places(places: &[Option<ArrayPlace>]) -> Vec<ArrayError> {
     let maps: Vec<Option<&ArrayMap>> =
         places.iter().map(|place| place.as_ref().map(|place| &place.map)).collect();
@@ -139,8 +159,16 @@ pub fn check_places(places: &[Option<ArrayPlace>]) -> Vec<ArrayError> {
     if let Err(removed) = check_removed(maps.iter().copied(), newest) {
         return vec![removed];
     }
+    if let Err(diverged) = check_diverged(maps.iter().copied(), newest) {
+        return vec![diverged];
+    }
     let mut wrong = Vec::new();
     for (number, &map) in maps.iter().enumerate() {
+        let is_out = |&member: &u16| newest.out.contains(&member) && newest.place_of(member) == Some(number);
+        if maps.len() == newest.members.len() && newest.members.iter().any(is_out) {
+            wrong.push(ArrayError::Out { device: number + 1 });
+            continue;
+        }
         match check_member(number, map, newest, maps.len()) {
             Err(count @ ArrayError::Devices { .. }) => {
                 // It is the same of all of them.

@@ -4,32 +4,32 @@
 
 use std::collections::BTreeMap;
 
-use super::array_device::{ArrayDevice, MARK_BYTES};
+use super::array_device::{ArrayDevice, MARK_BYTES, MemberDevices};
 use super::failure::{ArrayError, ArrayResult};
 use super::intent::{Intent, Intents, KeptIntent};
 use super::layout::device_failed;
 use super::map::ArrayMap;
-use super::opening::MemberDevices;
 use crate::code::KvError;
 
 /// Does what is left of each intent, and removes it; those that a device has no room for stay, and are given back.
 pub(super) fn redo(map: &ArrayMap, devices: &mut MemberDevices) -> ArrayResult<Intents> {
-    let mut found: Vec<(usize, Intent)> = Vec::new();
+    // By their marks: of two that change one pair the later one has the last word. Where there are two copies two devices have each.
+    let mut found: BTreeMap<u64, (Intent, Vec<usize>)> = BTreeMap::new();
     for (&number, device) in devices.iter_mut() {
         let intents = device.intents().map_err(|error| device_failed(device, error))?;
-        found.extend(intents.into_iter().map(|intent| (number, intent)));
+        for intent in intents {
+            found.entry(intent.first_mark).or_insert_with(|| (intent, Vec::new())).1.push(number);
+        }
     }
     let mut left = Intents::default();
     if found.is_empty() {
         return Ok(left);
     }
-    // In the order of their marks: of two that change one pair the later one has the last word.
-    found.sort_unstable_by_key(|(_, intent)| intent.first_mark);
     let mut done: BTreeMap<usize, Vec<u64>> = BTreeMap::new();
-    for (home, intent) in found {
+    for (mark, (intent, homes)) in found {
         match redo_one(map, devices, &intent)? {
-            true => done.entry(home).or_default().push(intent.first_mark),
-            false => left.add(intent.first_mark, kept(map, home, intent)),
+            true => homes.into_iter().for_each(|home| done.entry(home).or_default().push(mark)),
+            false => left.add(mark, kept(map, homes, intent)),
         }
     }
     // PERSIST: all that was left is durable before the intents go, and these are gone before a pair of theirs may be removed.
@@ -46,9 +46,11 @@ pub(super) fn redo(map: &ArrayMap, devices: &mut MemberDevices) -> ArrayResult<I
 /// Makes the changes of an intent that are not there; false if there is no room for one.
 fn redo_one(map: &ArrayMap, devices: &mut MemberDevices, intent: &Intent) -> ArrayResult<bool> {
     let mut is_whole = true;
-    for place in 0..intent.changes.len() {
+    let copies = (0..intent.changes.len()).flat_map(|place| {
         let (change, mark) = intent.change(place);
-        let number = map.device_of(change.key.bytes());
+        map.copies_of(change.key.bytes()).map(move |number| (change, mark, number))
+    });
+    for (change, mark, number) in copies {
         let device = devices.get_mut(&number).ok_or(ArrayError::Closed)?;
         let seen = device.marks_of(vec![change.key.clone()]).pop();
         let is_there = match seen {
@@ -78,11 +80,11 @@ fn redo_one(map: &ArrayMap, devices: &mut MemberDevices, intent: &Intent) -> Arr
     Ok(is_whole)
 }
 
-fn kept(map: &ArrayMap, home: usize, intent: Intent) -> KeptIntent {
+fn kept(map: &ArrayMap, homes: Vec<usize>, intent: Intent) -> KeptIntent {
     let keys = intent.changes.into_iter().map(|change| change.key);
     let keys: Vec<_> = keys.collect();
-    let devices = keys.iter().map(|key| map.device_of(key.bytes())).collect();
-    KeptIntent { home, devices, keys, is_half_done: true }
+    let devices = keys.iter().flat_map(|key| map.copies_of(key.bytes())).collect();
+    KeptIntent { homes, devices, keys, is_half_done: true }
 }
 
 fn flush_all(devices: &mut MemberDevices) -> ArrayResult<()> {

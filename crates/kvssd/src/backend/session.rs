@@ -17,8 +17,10 @@ use hedgerow_row::{Error, ErrorKind, Result};
 use super::Array;
 use super::array_device::{ArrayDevice, KeyedChange, KeyedCommand, MARK_BYTES, PairAnswers};
 use super::batch::{ExpectedChange, KeyedBatch, KeyedBecomes};
+use super::copies::failing;
 use super::failure::closed;
-use super::layout::Layout;
+use super::layout::{Layout, LockedDevices};
+use super::outcome::Outcome;
 use crate::command::{KEY_BYTES_MAX, KeyPlace, LIST_KEYS_MAX, PairKey};
 
 /// Commands that a session may have under way.
@@ -34,6 +36,7 @@ pub(super) struct KvssdSession {
 }
 
 /// A command that is for all devices, or for one after the other.
+#[derive(Clone)]
 enum GroupCommand {
     Walk(u32, WalkPlace, usize),
     Count(u32),
@@ -42,6 +45,7 @@ enum GroupCommand {
 }
 
 /// Where a walk goes on: at this place of this device.
+#[derive(Clone)]
 struct WalkPlace {
     device: usize,
     at: KeyPlace,
@@ -92,21 +96,43 @@ impl KvssdSession {
 }
 
 impl Array {
+    /// Carries out commands.
+    fn answer(&self, pairs: Vec<KeyedCommand>, batches: Vec<KeyedBatch>, answered: &mut PairAnswers) {
+        // No shard changes its device until these are answered.
+        let layout = self.layout.read();
+        if layout.map().copies() > 1 {
+            drop(layout);
+            self.answer_copied(pairs, batches, answered);
+            return;
+        }
+        let mut outcome = Outcome::default();
+        self.answer_pairs(&layout, pairs, &mut outcome);
+        self.answer_batches(&layout, batches, &mut outcome);
+        answered.append(&mut outcome.answered);
+    }
+
     /// Carries out commands on pairs, each device's under its lock.
-    fn answer_pairs(&self, layout: &Layout, commands: Vec<KeyedCommand>, answered: &mut PairAnswers) {
+    pub(super) fn answer_pairs(&self, layout: &Layout, commands: Vec<KeyedCommand>, outcome: &mut Outcome) {
         let mut left = commands;
         while !left.is_empty() {
-            left = self.answer_free(layout, left, answered);
+            left = self.answer_free(layout, left, outcome);
             if left.is_empty() {
                 return;
             }
             let settled = self.settle_intents(layout);
-            left.retain(|command| {
-                let may = self.may_be_removed(&settled, |key| key == command.key.bytes());
-                let is_refused = may.is_err();
-                answered.extend(may.err().map(|error| (command.ticket, Err(error))));
-                !is_refused
-            });
+            let failing = match (&settled, layout.map().copies()) {
+                (Err(_), 2) => failing(layout).into_iter().next(),
+                _ => None,
+            };
+            for command in std::mem::take(&mut left) {
+                match self.may_be_removed(&settled, |key| key == command.key.bytes()) {
+                    Ok(()) => left.push(command),
+                    Err(error) => match failing {
+                        Some(device) => outcome.begin_again(device, command),
+                        None => outcome.answered.push((command.ticket, Err(error))),
+                    },
+                }
+            }
         }
     }
 
@@ -115,7 +141,7 @@ impl Array {
         &self,
         layout: &Layout,
         commands: Vec<KeyedCommand>,
-        answered: &mut PairAnswers,
+        outcome: &mut Outcome,
     ) -> Vec<KeyedCommand> {
         let mut shares: BTreeMap<usize, Vec<KeyedCommand>> = BTreeMap::new();
         for command in commands {
@@ -128,7 +154,7 @@ impl Array {
                     .into_iter()
                     .partition(|one| matches!(one.change, KeyedChange::Put(..)));
                 let puts: Vec<KeyedCommand> = puts;
-                answered.extend(puts.iter().map(|put| (put.ticket, Err(error.clone()))));
+                outcome.answered.extend(puts.iter().map(|put| (put.ticket, Err(error.clone()))));
                 *share = rest;
             }
         }
@@ -138,7 +164,10 @@ impl Array {
                 matches!(command.change, KeyedChange::Delete(_))
                     && self.intents.lock().has_key(command.key.bytes())
             };
-            held.extend(layout.answer(&self.marks, number, share, is_held, answered));
+            held.extend(match layout.map().copies() {
+                1 => layout.answer(&self.marks, number, share, is_held, &mut outcome.answered),
+                _ => self.answer_share(layout, number, share, is_held, outcome),
+            });
         }
         held
     }
@@ -164,10 +193,8 @@ impl Session for KvssdSession {
 
     fn poll(&mut self, answered: &mut Vec<(Ticket, Result<Answer>)>) {
         if !self.pairs.is_empty() || !self.batches.is_empty() {
-            // No shard changes its device until these are answered.
-            let layout = self.array.layout.read();
-            self.array.answer_pairs(&layout, std::mem::take(&mut self.pairs), answered);
-            self.array.answer_batches(&layout, std::mem::take(&mut self.batches), answered);
+            let (pairs, batches) = (std::mem::take(&mut self.pairs), std::mem::take(&mut self.batches));
+            self.array.answer(pairs, batches, answered);
         }
         for (ticket, command) in self.others.drain(..) {
             answered.push((ticket, self.array.answer_group(command)));
@@ -246,12 +273,25 @@ fn checked_key(key: &[u8]) -> Result<PairKey> {
 
 impl Array {
     fn answer_group(&self, command: GroupCommand) -> Result<Answer> {
+        loop {
+            match self.answer_group_once(command.clone()) {
+                // Where there are two copies it is given again without the device that failed.
+                Err(error) if self.put_out_failing(&error) => {}
+                answer => return answer,
+            }
+        }
+    }
+
+    fn answer_group_once(&self, command: GroupCommand) -> Result<Answer> {
         // No shard changes its device until this is answered.
         let layout = self.layout.read();
         match command {
             GroupCommand::Walk(group, from, pairs) => walk(&layout, group, from, pairs),
             GroupCommand::Count(group) => count(&layout, group).map(Answer::Counted),
             GroupCommand::Clear(group) => self.clear(&layout, group).map(|()| Answer::Cleared),
+            GroupCommand::Persist if layout.map().copies() > 1 => {
+                self.persist_copied(&layout).map(|()| Answer::Persisted)
+            }
             GroupCommand::Persist => {
                 layout.on_each(ArrayDevice::persist)?;
                 self.settle_intents(&layout).map_err(Error::from).map(|()| Answer::Persisted)
@@ -263,7 +303,11 @@ impl Array {
 impl Array {
     /// Removes the pairs of a group, once none of them is of an intent.
     fn clear(&self, layout: &Layout, group: u32) -> Result<()> {
-        while !layout.clear(group, || self.intents.lock().has_group(group))? {
+        let begin = |locked: &mut LockedDevices<'_>| match layout.map().copies() {
+            1 => Ok(()),
+            _ => self.begin_all(layout, locked),
+        };
+        while !layout.clear(group, || self.intents.lock().has_group(group), begin)? {
             let settled = self.settle_intents(layout);
             self.may_be_removed(&settled, |key| key.starts_with(&group.to_be_bytes()))?;
         }

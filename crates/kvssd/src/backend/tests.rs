@@ -1,6 +1,8 @@
 //! An array against a map: answers, conditions, walks, marks; how it is opened; what a crash leaves; devices that fail.
 
 mod batches;
+mod copies;
+mod copies_cut;
 mod crashes;
 mod failures;
 mod moments;

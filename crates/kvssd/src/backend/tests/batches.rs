@@ -133,7 +133,11 @@ fn stamped(command: usize, random: &mut Random) -> Vec<u8> {
 
 impl Script {
     fn run(ack: AckMode, seed: u64, commands: usize) -> Script {
-        let (sims, options) = (sims(3), options(ack));
+        Script::of(options(ack), seed, commands)
+    }
+
+    fn of(options: KvssdOptions, seed: u64, commands: usize) -> Script {
+        let sims = sims(3);
         let backend = KvssdBackend::open(&media(&sims), &options).unwrap();
         let session = &mut *backend.session().unwrap();
         let mut random = Random::from_seed(seed);
@@ -186,10 +190,14 @@ impl Script {
         removals.map(|(number, _)| number as i64).chain([-1]).collect()
     }
 
-    fn check(&self, (step, lengths): &(usize, Vec<u64>), kind: Survivors, seed: u64) {
-        let what = format!("at step {step}, {lengths:?}, {kind:?}, seed {seed}");
-        let crashed: Vec<CrashSim> =
+    /// With a device that is lost, perhaps.
+    fn check(&self, (step, lengths): &(usize, Vec<u64>), kind: Survivors, seed: u64, lost: Option<usize>) {
+        let what = format!("at step {step}, {lengths:?}, {kind:?}, seed {seed}, without {lost:?}");
+        let mut crashed: Vec<CrashSim> =
             self.sims.iter().zip(lengths).map(|(sim, &op)| crashed(sim, op, kind, seed)).collect();
+        if let Some(lost) = lost {
+            crashed[lost] = sims(1).remove(0);
+        }
         let backend = KvssdBackend::open(&media(&crashed), &self.options)
             .unwrap_or_else(|error| panic!("{what}: {error}"));
         let session = &mut *backend.session().unwrap();
@@ -218,8 +226,14 @@ impl Script {
         }
         let is_begun = |value: &Vec<u8>| u32::from_le_bytes(value[..4].try_into().unwrap()) < begun as u32;
         assert!(found.values().all(is_begun), "{what}: something is there that nobody stored");
-        let left: usize = (0..3).map(|n| backend.with_device(n, own_pairs).unwrap()).sum();
-        assert_eq!(left, 3, "{what}: a map a device, and no intent");
+        let left: usize = (0..3).filter_map(|n| backend.with_device(n, own_pairs)).sum();
+        if self.options.copies.is_none() {
+            assert_eq!(left, 3, "{what}: a map a device, and no intent");
+            return;
+        }
+        let devices = 3 - usize::from(lost.is_some());
+        assert_eq!(left, 2 * devices, "{what}: a map and a map of writes a device, and no intent");
+        super::copies::same_copies(&backend, &what);
     }
 
     fn sweep(&self, kinds: &[Survivors], most: usize) {
@@ -227,7 +241,10 @@ impl Script {
         assert!(self.moments.len() > 500, "{}", self.moments.len());
         for (n, moment) in self.moments.iter().enumerate().step_by(every) {
             for (at, &kind) in kinds.iter().enumerate() {
-                self.check(moment, kind, n as u64 * 31 + at as u64);
+                self.check(moment, kind, n as u64 * 31 + at as u64, None);
+                if self.options.copies.is_some() {
+                    self.check(moment, kind, n as u64 * 31 + at as u64, Some(n / every % 3));
+                }
             }
         }
     }
@@ -260,6 +277,16 @@ fn no_crash_leaves_some_of_a_batch_where_a_capacitor_keeps_what_was_acknowledged
 fn no_power_cut_leaves_some_of_a_batch() {
     Script::run(AckMode::Buffered, 12, 220).sweep(&POWER_CUTS, 400);
     Script::run(AckMode::Immediate, 13, 120).sweep(&POWER_CUTS, 300);
+}
+
+/// On two copies, one of which may be lost with the crash.
+#[test]
+fn no_crash_leaves_some_of_a_batch_on_two_copies() {
+    let two_copies = super::copies::two_copies;
+    let capacitor = [Survivors::All, Survivors::ProcessKill];
+    Script::of(two_copies(AckMode::Buffered), 14, 120).sweep(&capacitor[..1], 200);
+    Script::of(two_copies(AckMode::Buffered), 15, 120).sweep(&POWER_CUTS, 120);
+    Script::of(two_copies(AckMode::Immediate), 16, 80).sweep(&POWER_CUTS, 100);
 }
 
 /// Every medium fails in turn, at every sync: what is told as done is there after an opening, what is not known is there whole or not at all, and nothing else goes wrong.

@@ -8,6 +8,11 @@ use super::*;
 
 const KEYS: u64 = 80;
 
+std::thread_local! {
+    /// Openings without a device that was lost.
+    pub(super) static LOOKS_WITHOUT: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
 /// A change of a key: what it has then, with the mark, or nothing.
 type Change = (Vec<u8>, Option<(Vec<u8>, Mark)>);
 
@@ -25,10 +30,10 @@ struct Moment {
     sets: Sets,
 }
 
-struct Scene {
-    sims: Vec<CrashSim>,
+pub(super) struct Scene {
+    pub(super) sims: Vec<CrashSim>,
     options: KvssdOptions,
-    backend: KvssdBackend,
+    pub(super) backend: KvssdBackend,
     session: Box<dyn Session>,
     random: Random,
     changes: Vec<Change>,
@@ -43,7 +48,11 @@ fn pairs_on(backend: &KvssdBackend, place: usize) -> u64 {
 
 impl Scene {
     fn new(ack: AckMode, devices: usize, more: usize, seed: u64) -> Scene {
-        let (sims, options) = (sims(devices + more), options(ack));
+        Scene::of(options(ack), devices, more, seed)
+    }
+
+    pub(super) fn of(options: KvssdOptions, devices: usize, more: usize, seed: u64) -> Scene {
+        let sims = sims(devices + more);
         let backend = KvssdBackend::open(&media(&sims[..devices]), &options).unwrap();
         let session = backend.session().unwrap();
         let sets = vec![(0..devices).collect()];
@@ -74,7 +83,7 @@ impl Scene {
         WATCHER.set(Some(Box::new(tell)));
     }
 
-    fn change(&mut self) {
+    pub(super) fn change(&mut self) {
         let key = key(self.random.below(KEYS));
         let is_delete = self.random.below(3) == 0;
         self.now.borrow_mut().begun += 1;
@@ -97,18 +106,18 @@ impl Scene {
         assert_eq!(self.now.borrow().acked, self.changes.len());
     }
 
-    fn persist(&mut self) {
+    pub(super) fn persist(&mut self) {
         answer(&mut *self.session, Command::Persist).unwrap();
         let mut now = self.now.borrow_mut();
         now.persisted = now.acked;
     }
 
-    fn sets(&self, sets: &[&[usize]]) {
+    pub(super) fn sets(&self, sets: &[&[usize]]) {
         self.now.borrow_mut().sets = sets.iter().map(|set| set.to_vec()).collect();
     }
 
     /// Runs a move, with changes between its steps.
-    fn run(&mut self, mover: Mover) -> MoveProgress {
+    pub(super) fn run(&mut self, mover: Mover) -> MoveProgress {
         let mut mover = mover.with_step_pairs(1);
         while mover.step().unwrap() {
             self.change();
@@ -119,12 +128,12 @@ impl Scene {
         mover.progress()
     }
 
-    fn add(&mut self, number: usize) {
+    pub(super) fn add(&mut self, number: usize) {
         self.backend.add_device(&ArrayMedium::Simulated(self.sims[number].clone())).unwrap();
     }
 
     /// Looks at what crashes leave at every operation since the scene began, of each kind.
-    fn sweep(self, kinds: &[Survivors]) {
+    pub(super) fn sweep(self, kinds: &[Survivors]) {
         WATCHER.set(None);
         let moments = self.moments.take();
         let (mut cuts, mut unfinished) = (0usize, 0usize);
@@ -139,29 +148,54 @@ impl Scene {
                 // What runs between the two was begun by the second.
                 let moment = Moment { ops, begun: after.begun.max(before.begun), ..before.clone() };
                 // Of six every other one, by turns.
-                let step = (kinds.len() / 3).max(1);
+                // Two copies take longer: of each operation one.
+                let step =
+                    if self.options.copies == Some(2) { kinds.len() } else { (kinds.len() / 3).max(1) };
                 for &kind in kinds.iter().skip(op as usize % step).step_by(step) {
-                    unfinished += usize::from(self.look(&moment, kind, cuts as u64));
+                    unfinished += usize::from(self.look(&moment, kind, cuts as u64, None));
                     cuts += 1;
+                    if self.options.copies == Some(2) && cuts % 3 == 0 {
+                        let lost = cuts / 3 % self.sims.len();
+                        self.look(&moment, kind, cuts as u64, Some(lost));
+                    }
                 }
             }
         }
-        assert!(cuts > 300 && unfinished > 50, "{cuts} cuts, {unfinished} of them within the move");
+        let least = if self.options.copies == Some(2) { 0 } else { 50 };
+        let cuts_least = if least == 0 { 120 } else { 300 };
+        assert!(
+            cuts > cuts_least && unfinished >= least,
+            "{cuts} cuts, {unfinished} of them within the move"
+        );
     }
 
-    /// Whether there was something left to do.
-    fn look(&self, moment: &Moment, kind: Survivors, seed: u64) -> bool {
-        let at = format!("{kind:?} at {:?}", moment.ops);
+    /// Whether there was something left to do. Where there are two copies one of the devices may be lost with the crash.
+    fn look(&self, moment: &Moment, kind: Survivors, seed: u64, lost: Option<usize>) -> bool {
+        let at = format!("{kind:?} at {:?} without {lost:?}", moment.ops);
         let crashed: Vec<CrashSim> = (0..self.sims.len())
-            .map(|n| crashed(&self.sims[n], moment.ops[n], kind, seed + n as u64))
+            .map(|n| match lost == Some(n) {
+                true => CrashSim::new(CrashModel::Pages, SMALL.bytes() + (1 << 20)),
+                false => crashed(&self.sims[n], moment.ops[n], kind, seed + n as u64),
+            })
             .collect();
         let mut refused = Vec::new();
         let open = |set: &Vec<usize>| {
             let media: Vec<_> = set.iter().map(|&n| ArrayMedium::Simulated(copied(&crashed[n]))).collect();
             let opened = KvssdBackend::open(&media, &self.options);
-            opened.map_err(|error| refused.push(error.to_string())).ok()
+            opened.map_err(|error| refused.push(error)).ok()
         };
-        let Some(backend) = moment.sets.iter().find_map(open) else { panic!("{at}: {refused:?}") };
+        let Some(backend) = moment.sets.iter().find_map(open) else {
+            // Of shards with one copy that may be lost.
+            let is_lost = |error: &ArrayError| {
+                matches!(error, ArrayError::NoCopy { .. } | ArrayError::Undecided { .. })
+            };
+            assert!(lost.is_some() && refused.iter().any(is_lost), "{at}: {refused:?}");
+            return false;
+        };
+        LOOKS_WITHOUT.set(LOOKS_WITHOUT.get() + usize::from(lost.is_some()));
+        if self.options.copies == Some(2) {
+            copies::same_copies(&backend, &at);
+        }
         let session = &mut *backend.session().unwrap();
         let is_kept = self.options.device.ack == AckMode::Immediate
             || matches!(kind, Survivors::All | Survivors::ProcessKill);
@@ -178,6 +212,10 @@ impl Scene {
             left.run().unwrap_or_else(|error| panic!("{at}: {error}"));
         }
         assert_eq!(self.found(session), found, "{at}: after the move went on");
+        if self.options.copies == Some(2) {
+            copies::same_copies(&backend, &at);
+            return is_left;
+        }
         // Each pair is on one device, and nowhere else.
         let bytes: usize = found.iter().map(|(key, (value, _))| key.len() + 8 + value.len()).sum();
         let devices = map_of(&backend).members.len();
@@ -235,7 +273,7 @@ impl Scene {
     }
 }
 
-const POWER_CUTS: [Survivors; 6] = [
+pub(super) const POWER_CUTS: [Survivors; 6] = [
     Survivors::None,
     Survivors::Random,
     Survivors::LastStore,
@@ -243,7 +281,7 @@ const POWER_CUTS: [Survivors; 6] = [
     Survivors::HeadersOnly,
     Survivors::BodiesOnly,
 ];
-const CAPACITOR: [Survivors; 2] = [Survivors::All, Survivors::ProcessKill];
+pub(super) const CAPACITOR: [Survivors; 2] = [Survivors::All, Survivors::ProcessKill];
 
 /// The third device comes and has its share.
 fn add_and_rebalance(ack: AckMode, kinds: &[Survivors]) {
