@@ -42,7 +42,8 @@ pub(crate) fn open_with(
     geometry: Option<Geometry>,
 ) -> Result<KvssdBackend, String> {
     let media: Vec<ArrayMedium> = url.files.iter().cloned().map(ArrayMedium::File).collect();
-    let options = KvssdOptions { geometry, ..KvssdOptions::ack(ack) };
+    let (copies, alone) = (url.copies, url.alone);
+    let options = KvssdOptions { geometry, copies, alone, ..KvssdOptions::ack(ack) };
     KvssdBackend::open(&media, &options).map_err(|error| told(url, &error))
 }
 
@@ -96,9 +97,18 @@ fn file_of<'f>(files: &'f [PathBuf], error: &ArrayError) -> Option<&'f PathBuf> 
     files.get(number - 1)
 }
 
-/// What opening found damaged, in lines for a person; empty if nothing is.
+/// What opening found damaged, and which devices are out, in lines for a person; empty if nothing is.
 pub fn damage_text(backend: &KvssdBackend) -> String {
     let mut text = String::new();
+    let state = backend.copies_state();
+    for device in &state.out {
+        text.push_str(&format!(
+            "hedgerow: device {device} is out: it failed, was missing or is older than the others\n"
+        ));
+    }
+    if state.shards_alone > 0 {
+        text.push_str(&format!("hedgerow: {} of 1024 shards of keys have one copy\n", state.shards_alone));
+    }
     for (number, report) in backend.open_reports().iter().enumerate() {
         let (lost, values) = (report.lost.len(), report.values_damaged);
         if lost > 0 || values > 0 {

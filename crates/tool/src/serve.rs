@@ -64,7 +64,7 @@ const LOOPBACK: &str = "127.0.0.1";
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The store: tiered:DIRECTORY for rows in a directory, created if there is none; kvssd:FILE,FILE... for rows on key-value devices in software,
-    /// each made in its file if there is none, of 1gb or as in ?size=4gb behind them; pool:HOST:PORT for rows in memory that several machines share (hedgerow pool), beside other servers;
+    /// each made in its file if there is none, of 1gb or as in ?size=4gb behind them, each key on two of them with ?copies=2; pool:HOST:PORT for rows in memory that several machines share (hedgerow pool), beside other servers;
     /// or memory: for rows in memory, which end with the server.
     #[arg(long, value_parser = StoreUrl::served, default_value = "tiered:./hedgerow-data")]
     pub store: StoreUrl,

@@ -37,6 +37,22 @@ pub struct KvssdUrl {
     pub files: Vec<PathBuf>,
     /// Bytes of each that is made; one that is there stays as long as it is. Default 1 GiB.
     pub bytes: Option<u64>,
+    /// Copies of each key, 1 or 2. Default: as the array was made, and 1 where it is.
+    pub copies: Option<usize>,
+    /// Whether it is opened without devices that may have gone on without the others. Default: it is not.
+    pub alone: bool,
+}
+
+impl fmt::Display for KvssdUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let files: Vec<String> = self.files.iter().map(|file| file.display().to_string()).collect();
+        let size = self.bytes.map(|bytes| format!("size={bytes}"));
+        let copies = self.copies.map(|copies| format!("copies={copies}"));
+        let alone = self.alone.then(|| "alone=yes".to_owned());
+        let options: Vec<String> = size.into_iter().chain(copies).chain(alone).collect();
+        let mark = if options.is_empty() { "" } else { "?" };
+        write!(f, "kvssd:{}{mark}{}", files.join(","), options.join("&"))
+    }
 }
 
 impl KvssdUrl {
@@ -172,21 +188,32 @@ const MEMORY: Scheme = Scheme {
 };
 
 const KVSSD: Scheme = Scheme {
-    form: "kvssd:FILE,FILE...?size=BYTES",
-    meaning: "pairs on key-value devices in software, a file each; size, as in 4gb, is that of files that are made",
+    form: "kvssd:FILE,FILE...?size=BYTES&copies=1|2&alone=yes",
+    meaning: "pairs on key-value devices in software, a file each; size, as in 4gb, is that of files that are made, copies how many devices have each key, alone opens what is given where missing devices may have gone on without it",
     parse: |url| devices(url.strip_prefix("kvssd:")?).map(StoreUrl::Kvssd),
 };
 
 /// Files with commas between them, and what of a question mark comes behind them.
 fn devices(text: &str) -> Option<KvssdUrl> {
     // What follows a question mark is no part of a name: a wrong word there is refused.
-    let (files, bytes) = match text.split_once('?') {
-        Some((files, option)) => (files, Some(parse_bytes(option.strip_prefix("size=")?)?)),
+    let (files, options) = match text.split_once('?') {
+        Some((files, options)) => (files, Some(options)),
         None => (text, None),
     };
     let files: Vec<PathBuf> = files.split(',').map(PathBuf::from).collect();
+    let mut url = KvssdUrl { files, bytes: None, copies: None, alone: false };
+    for option in options.into_iter().flat_map(|options| options.split('&')) {
+        // Each at most once.
+        match option.split_once('=')? {
+            ("size", bytes) if url.bytes.is_none() => url.bytes = Some(parse_bytes(bytes)?),
+            ("copies", "1") if url.copies.is_none() => url.copies = Some(1),
+            ("copies", "2") if url.copies.is_none() => url.copies = Some(2),
+            ("alone", "yes") if !url.alone => url.alone = true,
+            _ => return None,
+        }
+    }
     let is_file = |file: &PathBuf| !file.as_os_str().is_empty();
-    files.iter().all(is_file).then_some(KvssdUrl { files, bytes })
+    url.files.iter().all(is_file).then_some(url)
 }
 
 const POOL: Scheme = Scheme {
@@ -274,8 +301,15 @@ mod tests {
         assert_eq!(StoreUrl::served("memory:").unwrap().to_string(), "memory:");
         assert_eq!(StoreUrl::served("tiered:x"), tiered(Medium::File, "x"));
         let devices = |files: &[&str], bytes| {
-            Ok(StoreUrl::Kvssd(KvssdUrl { files: files.iter().map(PathBuf::from).collect(), bytes }))
+            let files = files.iter().map(PathBuf::from).collect();
+            Ok(StoreUrl::Kvssd(KvssdUrl { files, bytes, copies: None, alone: false }))
         };
+        let copied = |bytes, copies, alone| {
+            Ok(StoreUrl::Kvssd(KvssdUrl { files: vec!["a".into(), "b".into()], bytes, copies, alone }))
+        };
+        assert_eq!(StoreUrl::served("kvssd:a,b?copies=2"), copied(None, Some(2), false));
+        assert_eq!(StoreUrl::served("kvssd:a,b?alone=yes&copies=1"), copied(None, Some(1), true));
+        assert_eq!(StoreUrl::served("kvssd:a,b?copies=2&size=2gb"), copied(Some(2 << 30), Some(2), false));
         assert_eq!(StoreUrl::served("kvssd:a"), devices(&["a"], None));
         assert_eq!(StoreUrl::measured("kvssd:/x/a,b?size=2gb"), devices(&["/x/a", "b"], Some(2 << 30)));
         let pool = |manager: &str, listen: Option<&str>, cache| {
@@ -300,12 +334,18 @@ mod tests {
         {
             assert!(StoreUrl::served(wrong).unwrap_err().contains("pool:HOST:PORT"), "{wrong}");
         }
+    }
+
+    #[test]
+    fn what_is_written_is_read_again_and_nothing_else_is() {
         for url in [
             "tiered:/tmp/a:b",
             "emulated:/x",
             "null",
             "kvssd:a",
             "kvssd:a,/b?size=65536",
+            "kvssd:a,/b?size=65536&copies=2&alone=yes",
+            "kvssd:a,/b?copies=1",
             "pool:a:1",
             "pool:a:1?listen=b:0",
             "pool:a:1?cache=0",
@@ -325,6 +365,11 @@ mod tests {
             "kvssd:a?size=much",
             "kvssd:a?Size=1gb",
             "kvssd:a?size=1gb,b",
+            "kvssd:a,b?",
+            "kvssd:a,b?copies=3",
+            "kvssd:a,b?copies=2&copies=2",
+            "kvssd:a,b?alone=no",
+            "kvssd:a,b?copies=2&",
         ] {
             assert!(StoreUrl::served(wrong).unwrap_err().contains("kvssd:FILE"), "{wrong}");
         }

@@ -122,8 +122,9 @@ fn place_text(place: &Result<Option<ArrayPlace>, ArrayError>) -> String {
             let moving =
                 if go + come > 0 { format!(", {go} going and {come} coming") } else { String::new() };
             let strays = if place.has_strays() { ", pairs of others to be deleted" } else { "" };
+            let copies = copies_text(place);
             format!(
-                "device {} of {} of array {:032x}, generation {}, {own} of {shards} shards of keys{moving}{strays}",
+                "device {} of {} of array {:032x}, generation {}, {own} of {shards} shards of keys{copies}{moving}{strays}",
                 place.device(),
                 place.devices(),
                 place.array_id(),
@@ -133,6 +134,21 @@ fn place_text(place: &Result<Option<ArrayPlace>, ArrayError>) -> String {
         Ok(None) => "none".into(),
         Err(ArrayError::Foreign { .. }) => "none: it is another program's".into(),
         Err(error) => error.to_string(),
+    }
+}
+
+/// What there is of second copies; nothing where an array has one.
+fn copies_text(place: &ArrayPlace) -> String {
+    if place.copies() == 1 {
+        return String::new();
+    }
+    let mut text = format!(" and second copies of {}", place.second_copies());
+    for device in place.out() {
+        text.push_str(&format!(", device {device} is out"));
+    }
+    match place.shards_alone() {
+        0 => text,
+        alone => text + &format!(", {alone} shards with one copy"),
     }
 }
 

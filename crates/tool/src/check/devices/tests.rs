@@ -28,7 +28,7 @@ impl Devices {
         hedgerow_device::create_directories(&directory).unwrap();
         let files = vec![directory.join("a"), directory.join("b")];
         let devices = Devices { directory, files };
-        let url = KvssdUrl { files: devices.files.clone(), bytes: Some(8 << 20) };
+        let url = KvssdUrl { files: devices.files.clone(), bytes: Some(8 << 20), copies: None, alone: false };
         let backend = kvssd_store::open(&url, AckMode::Buffered).unwrap();
         let mut session = backend.session().unwrap();
         let mut answered = Vec::new();
@@ -113,7 +113,7 @@ fn an_array_that_is_not_given_as_it_is_is_a_problem() {
     // A copy of before the last openings.
     let older = devices.directory.join("older");
     std::fs::copy(&a, &older).unwrap();
-    let url = KvssdUrl { files: devices.files.clone(), bytes: None };
+    let url = KvssdUrl { files: devices.files.clone(), bytes: None, copies: None, alone: false };
     kvssd_store::open(&url, AckMode::Buffered).unwrap().close().unwrap();
     told(&[older, b.clone()], "is older than the others");
     let missing = devices.directory.join("none");
@@ -178,7 +178,7 @@ fn each_kind_of_damage_is_told_and_no_byte_is_changed() {
 #[test]
 fn a_device_in_use_is_not_looked_at() {
     let devices = Devices::new("devices-used", 3);
-    let url = KvssdUrl { files: devices.files.clone(), bytes: None };
+    let url = KvssdUrl { files: devices.files.clone(), bytes: None, copies: None, alone: false };
     let backend = kvssd_store::open(&url, AckMode::Buffered).unwrap();
     let report = examine(&devices.files, true, |_, _, _| ());
     let is_told = |one: &String| one.contains("is in use") && one.contains("stop it first");
