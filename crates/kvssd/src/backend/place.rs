@@ -14,6 +14,8 @@ pub enum ArrayWork {
     Nothing,
     /// Each device is to have its share of the shards.
     Rebalance,
+    /// Shards that have one copy are to have two.
+    Rebuild,
     /// A device is to have no shard, and then to go.
     Remove {
         /// Which, by its place from 1.
@@ -97,6 +99,7 @@ impl ArrayPlace {
         match self.map.work {
             MapWork::Nothing => ArrayWork::Nothing,
             MapWork::Spread => ArrayWork::Rebalance,
+            MapWork::Rebuild => ArrayWork::Rebuild,
             MapWork::Remove(number) => {
                 ArrayWork::Remove { device: self.map.place_of(number).map_or(0, |place| place + 1) }
             }

@@ -94,6 +94,7 @@ impl SeenArray {
         match work {
             ArrayWork::Nothing => "nothing".into(),
             ArrayWork::Rebalance => "a rebalance".into(),
+            ArrayWork::Rebuild => "the making of second copies".into(),
             ArrayWork::Remove { device } => {
                 let file =
                     self.devices.get(device.wrapping_sub(1)).map(|seen| seen.file.display().to_string());

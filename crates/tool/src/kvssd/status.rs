@@ -46,6 +46,8 @@ fn next_text(array: &SeenArray) -> String {
         ArrayWork::Rebalance => {
             format!("under way: a rebalance; hedgerow kvssd rebalance {url} goes on with it")
         }
+        // Whoever opens the array in a program goes on with it.
+        ArrayWork::Rebuild => format!("under way: {}", array.work_text(newest.work())),
         ArrayWork::Nothing if members.iter().any(|member| member.has_strays) => {
             format!("nothing is under way; hedgerow kvssd rebalance {url} deletes the strays")
         }
