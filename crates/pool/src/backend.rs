@@ -23,15 +23,16 @@ use hedgerow_row::backend::{Backend, Capabilities, Mark, Pair, PairCache, Sessio
 use hedgerow_row::{Error, ErrorKind, Result};
 
 use crate::compute_node::{ComputeNode, NodeCounters};
-use crate::object::{KEY_BYTES_MAX, OBJECT_BYTES_MAX, OBJECT_HEADER_BYTES};
+use crate::object::KEY_BYTES_MAX;
+use crate::parts::VALUE_BYTES_MAX;
 use crate::sync::{AtomicBool, Ordering};
 use session::PoolSession;
 
-/// What rows can have in a pool: any key with any value.
+/// What rows can have in a pool: any key with any value. Where blocks are small values are shorter.
 const CAPABILITIES: Capabilities = Capabilities {
     name: "pool",
     key_bytes_max: KEY_BYTES_MAX,
-    value_bytes_max: OBJECT_BYTES_MAX - OBJECT_HEADER_BYTES - KEY_BYTES_MAX,
+    value_bytes_max: VALUE_BYTES_MAX,
     depth_max: 64,
     persists: false,
     batch_bytes_max: 0,
@@ -47,13 +48,15 @@ pub struct PoolBackend {
 #[derive(Debug)]
 struct PoolShared {
     node: ComputeNode,
+    capabilities: Capabilities,
     is_closed: AtomicBool,
 }
 
 impl PoolBackend {
     /// Rows by way of this node.
     pub fn new(node: ComputeNode) -> PoolBackend {
-        PoolBackend { shared: Arc::new(PoolShared { node, is_closed: AtomicBool::new(false) }) }
+        let capabilities = Capabilities { value_bytes_max: node.value_bytes_max(), ..CAPABILITIES };
+        PoolBackend { shared: Arc::new(PoolShared { node, capabilities, is_closed: AtomicBool::new(false) }) }
     }
 
     /// The node, to tell its fabric where others are.
@@ -64,7 +67,7 @@ impl PoolBackend {
 
 impl Backend for PoolBackend {
     fn capabilities(&self) -> &Capabilities {
-        &CAPABILITIES
+        &self.shared.capabilities
     }
 
     fn session(&self) -> Result<Box<dyn Session>> {
@@ -85,6 +88,8 @@ impl Backend for PoolBackend {
             ("pool_reads_of_cached_addresses", client.address_hits),
             ("pool_lookups_by_cached_slots", client.cache_hits),
             ("pool_cached_pairs_dropped", client.invalidated),
+            ("pool_long_values_read", client.long_reads),
+            ("pool_long_values_written", client.long_writes),
             ("pool_changes_won", client.won),
             ("pool_changes_lost", client.lost),
             ("pool_sessions_ended", self.shared.node.sessions_ended()),

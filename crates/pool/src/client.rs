@@ -11,6 +11,7 @@
 //! | `slot_change.rs` | who wins a slot |
 //! | `space.rs`, `slab.rs` | memory for objects: blocks from agents, what is freed and by whom |
 //! | `proxied.rs`, `submission.rs` | finding and changing where a proxy has the partition |
+//! | `parts.rs` | values in parts |
 //! | `walk.rs` | some pairs of the table, whatever their keys |
 //! | `cache.rs` | where a key was last seen, and what its proxy granted of it |
 //!
@@ -22,6 +23,7 @@
 mod cache;
 mod lookup;
 mod operation;
+mod parts;
 mod proxied;
 mod slab;
 mod slot_change;
@@ -40,7 +42,8 @@ pub(crate) use self::slab::Slab;
 use crate::accesses::AccessCounts;
 use crate::fabric::{Batch, Nanos, NodeId, OpResult, PostError, PostResult, SessionId};
 use crate::machine::{In, Machine, Out};
-use crate::object::{Generation, object_units};
+use crate::object::{Generation, OBJECT_BYTES_MAX};
+use crate::parts::ObjectSizes;
 use crate::proxy::{Grant, PROXY_POST, Proxy, ProxyCounters};
 use crate::region::{MemoryNode, NodeSet, PoolLayout, SlotId};
 use crate::repairs::Repairs;
@@ -73,6 +76,8 @@ pub struct ClientOptions {
     pub cached_bytes: usize,
     /// A proxy that does not answer is asked again after this time. 1 ms by default.
     pub rpc_retry_ns: Nanos,
+    /// Units of 64 bytes, 1 to 255, of an object with its value in it, at most, and of a part of a value that is longer; no more than a block has. 255 by default.
+    pub part_units: u8,
     /// How long a proxy may answer after it asked the manager: what [`ManagerOptions`](crate::manager::ManagerOptions) has, too. 50 ms by default, for RDMA.
     pub lease_ns: Nanos,
 }
@@ -91,10 +96,14 @@ impl Default for ClientOptions {
             cached_keys: 65_536,
             cached_bytes: CACHED_BYTES,
             rpc_retry_ns: 1_000_000,
+            part_units: u8::MAX,
             lease_ns: 50_000_000,
         }
     }
 }
+
+/// Bytes of long values that are being put at most, but one: more wait. A fabric holds so many for each memory node.
+const LONG_BYTES_MAX: usize = 16 << 20;
 
 /// The configuration that a client works in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -130,6 +139,7 @@ pub struct Client {
     next_generation: u64,
     calls: VecDeque<(ClientCall, Nanos)>,
     timers: BTreeSet<(Nanos, u32)>,
+    sizes: ObjectSizes,
     slab: Slab,
     space: Space,
     cache: PairCache,
@@ -175,7 +185,8 @@ impl Client {
             next_generation: 0,
             calls: VecDeque::new(),
             timers: BTreeSet::new(),
-            slab: Slab::new(layout, quarantine_ns),
+            sizes: ObjectSizes::new(&layout, options.part_units),
+            slab: Slab::new(layout, quarantine_ns, repairs.parts_quarantine),
             space: Space::default(),
             cache: PairCache::new(options.cached_keys, options.cached_bytes, layout.partition_bits),
             owners: BTreeMap::new(),
@@ -284,9 +295,9 @@ impl Client {
         let outcome = match &call.request {
             _ if self.is_fenced => Some(Outcome::Unavailable),
             Request::Put(value, _) => {
-                object_units(call.key.len(), value.len()).err().map(|_| Outcome::TooLong)
+                self.sizes.place(call.key.len(), value.len()).err().map(|_| Outcome::TooLong)
             }
-            _ => object_units(call.key.len(), 0).err().map(|_| Outcome::TooLong),
+            _ => self.sizes.place(call.key.len(), 0).err().map(|_| Outcome::TooLong),
         };
         match outcome {
             Some(outcome) => out.push(Out::Answer(ClientAnswer { id: call.id, outcome })),
@@ -298,6 +309,11 @@ impl Client {
 
     fn begin_calls(&mut self, now: Nanos, out: &mut Vec<Out<ClientAnswer>>) {
         while !self.is_paused() && self.operations.len() < self.options.depth {
+            let next = self.calls.front().map_or(0, |(call, _)| long_bytes(call));
+            if next > 0 && !self.operations.is_empty() && self.long_bytes_under_way() + next > LONG_BYTES_MAX
+            {
+                return;
+            }
             let Some((call, deadline)) = self.calls.pop_front() else { return };
             let id = self.next_operation;
             // The last two numbers are those of what is no operation's.
@@ -312,6 +328,11 @@ impl Client {
             self.timers.insert((deadline, id));
             self.advance(id, now, out);
         }
+    }
+
+    /// Bytes of long values that are being put.
+    pub(crate) fn long_bytes_under_way(&self) -> usize {
+        self.operations.values().map(|operation| long_bytes(&operation.call)).sum()
     }
 
     /// One more call reads something in a partition, or writes. What is done for it counts for nothing: it is how often callers ask that makes a partition hot.
@@ -676,6 +697,14 @@ impl Client {
                 let step = step.clone();
                 self.came_by(operation, &step, &results, now)
             }
+            Step::Parts(parts) => {
+                let parts = parts.clone();
+                self.parts_came(operation, &parts, &results, now)
+            }
+            Step::WalkParts(parts) => {
+                let parts = parts.clone();
+                self.walked_parts_came(operation, parts, &results, now)
+            }
         }
     }
 
@@ -735,6 +764,14 @@ impl Machine for Client {
 
     fn on(&mut self, now: Nanos, input: In<ClientCall>, out: &mut Vec<Out<ClientAnswer>>) {
         Client::on(self, now, input, out);
+    }
+}
+
+/// Bytes of a value that is being put, if it is longer than an object.
+fn long_bytes(call: &ClientCall) -> usize {
+    match &call.request {
+        Request::Put(value, _) if value.len() > OBJECT_BYTES_MAX => value.len(),
+        _ => 0,
     }
 }
 

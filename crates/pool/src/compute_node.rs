@@ -18,6 +18,7 @@ use crate::fabric::tcp::{FabricWaker, TcpFabric};
 use crate::fabric::{Nanos, NodeId};
 use crate::node::NodeDriver;
 use crate::object::Generation;
+use crate::parts::ObjectSizes;
 use crate::proxy::ProxyCounters;
 use crate::region::PoolLayout;
 use crate::sync::{AtomicBool, AtomicU64, Condvar, Mutex, Ordering};
@@ -140,6 +141,7 @@ pub struct ComputeNode {
     waker: FabricWaker,
     thread: Option<JoinHandle<()>>,
     layout: PoolLayout,
+    sizes: ObjectSizes,
 }
 
 impl fmt::Debug for ComputeNode {
@@ -187,7 +189,9 @@ impl ComputeNode {
             };
             while node.turn() {}
         })?;
-        Ok(ComputeNode { shared, cache: of_node, waker, thread: Some(thread), layout: options.layout })
+        let (layout, thread) = (options.layout, Some(thread));
+        let sizes = ObjectSizes::new(&layout, options.client.part_units);
+        Ok(ComputeNode { shared, cache: of_node, waker, thread, layout, sizes })
     }
 
     /// Asks the client. What became of it comes to the inbox, with the tag: exactly once.
@@ -258,6 +262,11 @@ impl ComputeNode {
     /// The pool's memory.
     pub fn layout(&self) -> &PoolLayout {
         &self.layout
+    }
+
+    /// Bytes of a value at most, whatever its key.
+    pub fn value_bytes_max(&self) -> usize {
+        self.sizes.value_bytes_max()
     }
 }
 

@@ -7,7 +7,7 @@
 //!
 //! | module | owns |
 //! |---|---|
-//! | `word`, `object`, `bucket`, `region`, `wire`, `rpc`, `accesses` | bytes in the memory of others, and of messages |
+//! | `word`, `object`, `parts`, `bucket`, `region`, `wire`, `rpc`, `accesses` | bytes in the memory of others, and of messages |
 //! | `fabric` | what carries operations and messages: a simulation in virtual time, and TCP |
 //! | `machine` | what machines are given and give |
 //! | `client`, `agent`, `manager` | the protocol, without I/O: direct mode, with SNAPSHOT over the copies of the index (FUSEE, FAST 2023) |
@@ -37,6 +37,7 @@ pub mod manager;
 pub mod membership;
 pub mod node;
 pub mod object;
+pub mod parts;
 pub mod place;
 mod proxy;
 pub mod region;

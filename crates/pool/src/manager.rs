@@ -597,7 +597,7 @@ impl Manager {
     /// Looks for blocks of sessions that are gone, and then has their entries taken away.
     fn reclaim_if_repaired(&mut self, out: &mut ManagerOuts) {
         let Some(transition) = &mut self.transition else { return };
-        let Some(repair) = transition.repair.as_ref().filter(|repair| repair.is_done()) else { return };
+        let Some(repair) = transition.repair.as_mut().filter(|repair| repair.is_done()) else { return };
         let living = transition.lost.iter().fold(self.living, |living, &node| living.without(node));
         let mut posts = Vec::new();
         if transition.reclaim.is_none() {
@@ -609,13 +609,14 @@ impl Manager {
                 .collect();
             let doubts = transition.prepared.values().flatten();
             let words = doubts.flat_map(|doubt| [doubt.old, doubt.new]);
-            let mut kept = repair.referenced().clone();
+            let mut leads = repair.take_leads();
             if !self.repairs.reclaim_unreferenced {
-                kept.clear();
+                leads.clear();
             }
-            kept.extend(words.filter_map(|word| self.layout.block_of(word.as_live()?.address)));
+            let kept = words.filter_map(|word| self.layout.block_of(word.as_live()?.address)).collect();
             let is_somebody_gone = staying.len() + 1 < usize::from(self.next_session);
-            let mut reclaim = Reclaim::new(self.layout, living, staying, kept);
+            let sees_parts = self.repairs.reclaim_sees_parts;
+            let mut reclaim = Reclaim::new(self.layout, living, staying, (leads, kept), sees_parts);
             posts = if is_somebody_gone { reclaim.begin() } else { reclaim.pass() };
             transition.reclaim = Some(reclaim);
         }

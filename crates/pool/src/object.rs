@@ -16,9 +16,9 @@
 //!   mode a cached address is checked against its slot.
 //! * `generation`: session (16 bits) and a counter of that session (48 bits). No two objects have the same. It is what conditional writes compare.
 //! * `crc32c` is that of bytes 20 to 32, then of the generation, then of key and value.
-//! * `kind`: 1 a put without a condition, 2 a claim (a key that takes a slot and has no value yet; read as absent), 3 a list of extents and 4 filler (neither is written
-//!   yet), 5 a put with a condition. Losers of a race must know 1 from 5 (`client/write.rs`).
-//! * `slot` is the slot in the partition that the writer meant: a hint for scans. The byte 23 is the version of the format.
+//! * `kind`: 1 a put without a condition, 2 a claim (a key that takes a slot and has no value yet; read as absent), 5 a put with a condition. 3 and 6 are *indirect*: as 1 and 5, but the value is in
+//!   parts, and what is in its place lists them (`parts.rs`). 4 is such a part: it has no key, and the generation of its indirect object; no slot leads to it. Losers of a race must know 1 and 3 from 5 and 6 (`client/write.rs`).
+//! * `slot` is the slot in the partition that the writer meant: a hint for scans; of a part it is its number, from 0. The byte 23 is the version of the format.
 
 use hedgerow_device::crc32c;
 use hedgerow_row::le_bytes::{u16_at, u32_at, u64_at};
@@ -43,8 +43,52 @@ pub enum ObjectKind {
     Put = 1,
     /// A key that takes a slot and has no value yet.
     Claim = 2,
+    /// As `Put`; the value is in parts, which this one lists.
+    Indirect = 3,
+    /// A part of an indirect object's value.
+    Part = 4,
     /// A pair, put with a condition.
     ConditionalPut = 5,
+    /// As `ConditionalPut`; the value is in parts, which this one lists.
+    ConditionalIndirect = 6,
+}
+
+impl ObjectKind {
+    fn of(byte: u8) -> Result<ObjectKind> {
+        Ok(match byte {
+            1 => ObjectKind::Put,
+            2 => ObjectKind::Claim,
+            3 => ObjectKind::Indirect,
+            4 => ObjectKind::Part,
+            5 => ObjectKind::ConditionalPut,
+            6 => ObjectKind::ConditionalIndirect,
+            other => return Err(PoolError::Unknown("object's kind", u64::from(other))),
+        })
+    }
+
+    /// What an object's first bytes say, unverified; none where they are none.
+    pub(crate) fn of_header(bytes: &[u8]) -> Option<ObjectKind> {
+        bytes.get(22).and_then(|&byte| ObjectKind::of(byte).ok())
+    }
+
+    /// Whether the value is in parts.
+    pub fn is_indirect(self) -> bool {
+        matches!(self, ObjectKind::Indirect | ObjectKind::ConditionalIndirect)
+    }
+
+    /// Whether it is a pair that was put whatever was there.
+    pub fn is_unconditional(self) -> bool {
+        matches!(self, ObjectKind::Put | ObjectKind::Indirect)
+    }
+
+    /// The same with its value in parts.
+    pub(crate) fn with_parts(self) -> ObjectKind {
+        match self {
+            ObjectKind::Put => ObjectKind::Indirect,
+            ObjectKind::ConditionalPut => ObjectKind::ConditionalIndirect,
+            other => other,
+        }
+    }
 }
 
 /// The number of a version of a pair: unique for ever.
@@ -139,12 +183,7 @@ impl<'b> Object<'b> {
                 bytes.len() as u64,
             ));
         }
-        let kind = match bytes[22] {
-            1 => ObjectKind::Put,
-            2 => ObjectKind::Claim,
-            5 => ObjectKind::ConditionalPut,
-            other => return Err(PoolError::Unknown("object's kind", u64::from(other))),
-        };
+        let kind = ObjectKind::of(bytes[22])?;
         if bytes[23] != FORMAT {
             return Err(PoolError::Unknown("object's format", u64::from(bytes[23])));
         }

@@ -53,6 +53,14 @@ pub(crate) struct Repairs {
     pub(crate) invalidate: bool,
     /// What was granted before a cache was told to drop the pair does not come into it after that.
     pub(crate) taint: bool,
+    /// The parts of a value are on all copies before a slot leads to the object that lists them.
+    pub(crate) parts_first: bool,
+    /// A part has the generation and the number by which it is listed. Without: any part will do.
+    pub(crate) parts_bound: bool,
+    /// Freed parts wait, as the object that listed them does.
+    pub(crate) parts_quarantine: bool,
+    /// Blocks that have parts of what slots lead to are not taken back.
+    pub(crate) reclaim_sees_parts: bool,
 }
 
 impl Repairs {
@@ -81,5 +89,9 @@ impl Repairs {
         grant_unlocked: true,
         invalidate: true,
         taint: true,
+        parts_first: true,
+        parts_bound: true,
+        parts_quarantine: true,
+        reclaim_sees_parts: true,
     };
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use hedgerow_device::Clock;
 use hedgerow_row::backend::{
-    Answer, Command, Expect, GROUP_BYTES, Mark, Pair, PairCache, Session, Ticket, no_batches,
+    Answer, Capabilities, Command, Expect, GROUP_BYTES, Mark, Pair, PairCache, Session, Ticket, no_batches,
 };
 use hedgerow_row::{Error, ErrorKind, Result};
 
@@ -92,7 +92,7 @@ impl Session for PoolSession {
             Command::Get { key } => self.shared.get(key),
             _ => None,
         };
-        let (key, request, started) = begun(command)?;
+        let (key, request, started) = begun(command, &self.shared.capabilities)?;
         self.shared.check_open()?;
         let depth = CAPABILITIES.depth_max;
         if self.under_way.len() + self.answered.len() >= depth {
@@ -134,12 +134,12 @@ impl Session for PoolSession {
 }
 
 /// What the pool is asked first, if the command can be.
-fn begun(command: Command<'_>) -> Result<Begun> {
+fn begun(command: Command<'_>, capabilities: &Capabilities) -> Result<Begun> {
     let change = |key: &[u8], request| Ok((checked_key(key)?, request, StartedCommand::Change));
     match command {
         Command::Get { key } => Ok((checked_key(key)?, Request::Get, StartedCommand::Get(Box::from(key)))),
         Command::Put { key, value, expect } => {
-            let max = CAPABILITIES.value_bytes_max;
+            let max = capabilities.value_bytes_max;
             if value.len() > max {
                 let bytes = value.len();
                 let message = format!("a value of {bytes} bytes; in a pool it has at most {max}");

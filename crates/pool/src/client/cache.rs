@@ -19,7 +19,7 @@ use crate::word::SlotWord;
 
 /// A value takes at most one part in so many of the room for values of its shard.
 const VALUE_PARTS: usize = 8;
-/// So many shards has a cache of at least so many keys, and so many bytes, for each: the longest value fits into a part of that.
+/// So many shards has a cache of at least so many keys, and so many bytes, for each: the longest value that is in its object fits into a part of that.
 const SHARDS: usize = 64;
 const SHARD_KEYS: usize = 64;
 const SHARD_BYTES: usize = VALUE_PARTS * OBJECT_BYTES_MAX;

@@ -6,12 +6,12 @@
 use std::collections::BTreeMap;
 
 use super::cache::CachedSlot;
-use super::operation::{Holder, Next, Operation, Outcome, OwnObject, Request, Step};
+use super::operation::{Holder, Next, Operation, Outcome, Request, Step};
 use super::{Client, bytes_of};
 use crate::bucket::{COMBINED_BYTES, free_slot};
 use crate::error::PoolError;
 use crate::fabric::{Batch, Nanos, PostResult, RemoteOp};
-use crate::object::{Generation, Object, ObjectKind, object_units};
+use crate::object::{Generation, Object, ObjectKind};
 use crate::region::MemoryNode;
 use crate::word::SlotWord;
 use hedgerow_row::le_bytes::u64_at;
@@ -96,28 +96,6 @@ impl Client {
         self.write_object(object)
     }
 
-    /// An object with memory of its own, not written yet.
-    pub(super) fn new_object(
-        &mut self,
-        key: &[u8],
-        value: &[u8],
-        kind: ObjectKind,
-        now: Nanos,
-    ) -> Option<OwnObject> {
-        let units = object_units(key.len(), value.len()).ok()?;
-        let address = self.slab.allocate(units, now)?;
-        let generation = self.next_generation();
-        let bytes = Object { kind, generation, slot: 0, key, value }.encode().ok()?;
-        Some(OwnObject { address, generation, units, bytes, written_in: None })
-    }
-
-    /// The writes of an object to all living replicas.
-    pub(super) fn write_object(&self, object: &OwnObject) -> Option<Vec<(MemoryNode, Batch)>> {
-        let replicas = self.replicas(object.address.region)?;
-        let write = |node| (node, vec![RemoteOp::Write(object.address.into(), object.bytes.clone())]);
-        Some(replicas.into_iter().map(write).collect())
-    }
-
     /// The read of a word's object from the first living replica.
     pub(super) fn read_object(&self, word: SlotWord) -> Option<(MemoryNode, Batch)> {
         let live = word.as_live()?;
@@ -132,26 +110,26 @@ impl Client {
         is_fresh || !self.repairs.late_reads
     }
 
-    /// The object in `bytes`, if it is whole.
+    /// The object in `bytes`, if it is whole, and one that a slot may lead to.
     pub(super) fn verified<'b>(&mut self, bytes: &'b [u8]) -> Option<Object<'b>> {
         let object = match self.repairs.checksum {
             true => Object::decode(bytes),
             false => Object::decode_unchecked(bytes),
         };
         self.counters.unverified += u64::from(matches!(object, Err(PoolError::Checksum(..))));
-        object.ok()
+        object.ok().filter(|object| object.kind != ObjectKind::Part)
     }
 
-    /// The value in `bytes`, if they are the whole object of this version of the operation's key.
+    /// The kind and the value in `bytes`, if they are the whole object of this version of the operation's key.
     pub(super) fn value_of_version(
         &mut self,
         operation: &Operation,
         generation: Generation,
         bytes: &[u8],
-    ) -> Option<Vec<u8>> {
+    ) -> Option<(ObjectKind, Vec<u8>)> {
         let object = self.verified(bytes)?;
         let is_it = object.key == operation.call.key && object.generation == generation;
-        is_it.then(|| object.value.to_vec())
+        is_it.then(|| (object.kind, object.value.to_vec()))
     }
 
     /// The slot that the cache named was read.
@@ -179,7 +157,7 @@ impl Client {
             // The object and its slot were read beside one another: the slot says that the object was current between post and completion.
             let bytes = bytes_of(results, 1, 0).unwrap_or_default();
             match self.value_of_version(operation, cached.generation, bytes) {
-                Some(value) => holder.value = value,
+                Some((kind, value)) => (holder.kind, holder.value) = (kind, value),
                 None => return Next::Again,
             }
         }
@@ -281,7 +259,10 @@ impl Client {
         }
         if let (Some(seen), [holder]) = (seen, holders.as_slice()) {
             self.cache.insert(operation.hash, &operation.call.key, seen);
-            self.cache.insert_value(operation.hash, seen.generation, &holder.value);
+            // A value in parts comes later.
+            if !holder.kind.is_indirect() {
+                self.cache.insert_value(operation.hash, seen.generation, &holder.value);
+            }
         }
         self.found(operation, holders, free, now)
     }

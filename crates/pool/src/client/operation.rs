@@ -10,6 +10,7 @@ use super::submission::Submission;
 use crate::bucket::KeyHash;
 use crate::fabric::{Batch, Nanos, PostResult};
 use crate::object::{Generation, ObjectKind};
+use crate::parts::PartList;
 use crate::region::{MemoryNode, SlotId};
 use crate::rpc::{IndexRpc, SlotAndWord};
 use crate::word::{LogicalAddress, SlotWord};
@@ -103,8 +104,17 @@ pub(super) struct OwnObject {
     pub(super) generation: Generation,
     pub(super) units: u8,
     pub(super) bytes: Vec<u8>,
+    /// Those of its value, where it is in parts.
+    pub(super) parts: Vec<OwnPart>,
     /// The epoch in which it was written to all replicas; none: it is not written yet.
     pub(super) written_in: Option<u32>,
+}
+
+/// A part of such an object's value.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct OwnPart {
+    pub(super) address: LogicalAddress,
+    pub(super) bytes: Vec<u8>,
 }
 
 /// A slot whose object has the key.
@@ -114,7 +124,24 @@ pub(super) struct Holder {
     pub(super) word: SlotWord,
     pub(super) kind: ObjectKind,
     pub(super) generation: Generation,
+    /// Of an indirect object the list of its parts.
     pub(super) value: Vec<u8>,
+}
+
+/// A value in parts, and where each of them comes: with which batch, as which operation of it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct PartReads {
+    pub(super) generation: Generation,
+    pub(super) list: PartList,
+    pub(super) reads: Vec<(usize, usize)>,
+}
+
+/// Pairs that a walk came by, and the values of some of them that are in parts, by the pairs' places.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct WalkedParts {
+    pub(super) pairs: Vec<WalkedPair>,
+    pub(super) long: Vec<(usize, PartReads)>,
+    pub(super) next: Option<SlotId>,
 }
 
 /// A slot, and where its object comes: with which batch, as which operation of it.
@@ -157,6 +184,10 @@ pub(super) enum Step {
     WalkTable,
     /// The objects of these words.
     WalkObjects(WalkStep),
+    /// The parts of a value.
+    Parts(PartReads),
+    /// The parts of the values of what a walk came by.
+    WalkParts(WalkedParts),
 }
 
 impl Step {
@@ -296,8 +327,12 @@ pub struct ClientCounters {
     pub value_hits: u64,
     /// Pairs that the cache was told to drop.
     pub invalidated: u64,
-    /// Objects that did not verify.
+    /// Objects that did not verify, and parts.
     pub unverified: u64,
+    /// Values that were written in parts, and read in them.
+    pub long_writes: u64,
+    /// See `long_writes`.
+    pub long_reads: u64,
     /// Results thrown away because they came too late.
     pub late: u64,
     /// Claims taken away because there were several.
@@ -328,6 +363,8 @@ impl ClientCounters {
             value_hits: self.value_hits + other.value_hits,
             invalidated: self.invalidated + other.invalidated,
             unverified: self.unverified + other.unverified,
+            long_writes: self.long_writes + other.long_writes,
+            long_reads: self.long_reads + other.long_reads,
             late: self.late + other.late,
             released: self.released + other.released,
             collected: self.collected + other.collected,

@@ -116,10 +116,13 @@ impl Client {
         }
         let bytes = bytes_of(results, 0, 0).unwrap_or_default();
         let generation = cached.generation;
-        let Some(value) = self.value_of_version(operation, generation, bytes) else { return Next::Again };
+        let found = self.value_of_version(operation, generation, bytes);
+        let Some((kind, value)) = found else { return Next::Again };
         self.counters.address_hits += 1;
-        self.cache.insert_value(operation.hash, generation, &value);
-        Next::Finish(Outcome::Value(value, generation))
+        if !kind.is_indirect() {
+            self.cache.insert_value(operation.hash, generation, &value);
+        }
+        self.got(operation, Holder { slot: cached.slot, word: cached.word, kind, generation, value }, now)
     }
 
     /// Whether a pair that was granted may come into the cache: it has not changed since. The change by which a writer was granted what it wrote told it to drop what was there before.
@@ -211,7 +214,8 @@ impl Client {
         let (hash, caches) = (operation.hash, self.cache.is_used());
         // What is acknowledged is said when it is sent.
         let rpc = IndexRpc::Write { epoch, session, sequence, acknowledged: 0, hash, caches, change };
-        Next::Ask(rpc, Vec::new())
+        let late = operation.object.as_ref().filter(|_| !self.repairs.parts_first);
+        Next::Ask(rpc, late.and_then(|own| self.writes_of_parts(own)).unwrap_or_default())
     }
 
     /// The proxy said what became of it.

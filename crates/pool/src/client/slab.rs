@@ -1,7 +1,7 @@
 //! Memory for objects, inside of the blocks that a session has.
 //!
 //! Owns which of it is used, which may be used again, and when. Promises that no memory is given out while an object in it may be referred to: what is freed
-//! waits in quarantine. Must not know who refers to it.
+//! waits in quarantine, and with an object the parts of its value do (`parts.rs`): whoever frees it need not know of them. Must not know who refers to it.
 //!
 //! Every size, in units of 64 bytes, has a list of its own; memory that was given out for one size stays with it.
 
@@ -24,10 +24,15 @@ pub(crate) struct Slab {
     quarantine: VecDeque<(Nanos, LogicalAddress, u8)>,
     /// What is given out, and how many units.
     used: BTreeMap<LogicalAddress, u8>,
+    /// Of objects that list parts, those.
+    parts: BTreeMap<LogicalAddress, Vec<LogicalAddress>>,
+    /// Parts wait like objects.
+    holds_parts: bool,
 }
 
 impl Slab {
-    pub(crate) fn new(layout: PoolLayout, quarantine_ns: Nanos) -> Slab {
+    /// `holds_parts`: freed parts wait, too.
+    pub(crate) fn new(layout: PoolLayout, quarantine_ns: Nanos, holds_parts: bool) -> Slab {
         Slab {
             layout,
             quarantine_ns,
@@ -35,6 +40,8 @@ impl Slab {
             free: BTreeMap::new(),
             quarantine: VecDeque::new(),
             used: BTreeMap::new(),
+            parts: BTreeMap::new(),
+            holds_parts,
         }
     }
 
@@ -54,15 +61,60 @@ impl Slab {
 
     /// Memory for an object, if there is any.
     pub(crate) fn allocate(&mut self, units: u8, now: Nanos) -> Option<LogicalAddress> {
+        self.end_quarantine(now);
+        Some(self.take(units)?.0)
+    }
+
+    /// Memory for an object and for parts of so many units each, all of it or nothing: what there is stays as it was if it is not enough.
+    pub(crate) fn allocate_with_parts(
+        &mut self,
+        units: u8,
+        parts: impl Iterator<Item = u8>,
+        now: Nanos,
+    ) -> Option<(LogicalAddress, Vec<LogicalAddress>)> {
+        self.end_quarantine(now);
+        let mut taken: Vec<(LogicalAddress, bool)> = Vec::new();
+        for units in parts.chain([units]) {
+            match self.take(units) {
+                Some(one) => taken.push(one),
+                None => {
+                    // The last first: a block has as much again as before.
+                    taken.into_iter().rev().for_each(|one| self.give_back(one));
+                    return None;
+                }
+            }
+        }
+        let (address, _) = taken.pop()?;
+        let parts: Vec<LogicalAddress> = taken.into_iter().map(|(part, _)| part).collect();
+        self.parts.insert(address, parts.clone());
+        Some((address, parts))
+    }
+
+    fn end_quarantine(&mut self, now: Nanos) {
         while self.quarantine.front().is_some_and(|(ready_at, ..)| *ready_at <= now) {
             if let Some((_, address, units)) = self.quarantine.pop_front() {
                 self.free.entry(units).or_default().push(address);
             }
         }
-        let again = self.free.get_mut(&units).and_then(Vec::pop);
-        let address = again.or_else(|| self.never_used(units))?;
+    }
+
+    /// Memory, and whether it was never used.
+    fn take(&mut self, units: u8) -> Option<(LogicalAddress, bool)> {
+        let again = self.free.get_mut(&units).and_then(Vec::pop).map(|address| (address, false));
+        let (address, is_new) = again.or_else(|| self.never_used(units).map(|address| (address, true)))?;
         self.used.insert(address, units);
-        Some(address)
+        Some((address, is_new))
+    }
+
+    /// Takes back what nobody was told of.
+    fn give_back(&mut self, (address, is_new): (LogicalAddress, bool)) {
+        let (Some(units), Some(block)) = (self.used.remove(&address), self.layout.block_of(address)) else {
+            return;
+        };
+        match self.blocks.get_mut(&block).filter(|_| is_new) {
+            Some(taken) => *taken -= u32::from(units) * UNIT_BYTES as u32,
+            None => self.free.entry(units).or_default().push(address),
+        }
     }
 
     fn never_used(&mut self, units: u8) -> Option<LogicalAddress> {
@@ -80,14 +132,37 @@ impl Slab {
         self.used.get(&address).copied()
     }
 
-    /// Takes memory back, which may be given out again once the quarantine is over. What is not given out is passed over.
+    /// Takes memory back, with that of its parts, which may be given out again once the quarantine is over. What is not given out is passed over.
     pub(crate) fn release(&mut self, address: LogicalAddress, now: Nanos) {
-        if let Some(units) = self.used.remove(&address) {
-            self.quarantine.push_back((now.saturating_add(self.quarantine_ns), address, units));
+        let ready_at = now.saturating_add(self.quarantine_ns);
+        let Some(units) = self.used.remove(&address) else { return };
+        self.quarantine.push_back((ready_at, address, units));
+        for part in self.parts.remove(&address).unwrap_or_default() {
+            match self.used.remove(&part) {
+                Some(units) if self.holds_parts => self.quarantine.push_back((ready_at, part, units)),
+                Some(units) => self.free.entry(units).or_default().push(part),
+                None => {}
+            }
         }
     }
 
-    /// Objects given out, and those in quarantine.
+    /// What is wrong with the parts that are given out, if something is: each is that of one object which is given out, too.
+    #[cfg(test)]
+    pub(crate) fn check_parts(&self) -> Result<(), String> {
+        let mut seen = std::collections::BTreeSet::new();
+        for (object, parts) in &self.parts {
+            let is_used = |address: &LogicalAddress| self.used.contains_key(address);
+            if !is_used(object) {
+                return Err(format!("{object:?} is free, and its parts are not"));
+            }
+            if let Some(part) = parts.iter().find(|part| !is_used(part) || !seen.insert(**part)) {
+                return Err(format!("{part:?} is a part, and free or that of two objects"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Objects given out, parts among them, and those in quarantine.
     #[cfg(test)]
     pub(crate) fn counts(&self) -> (usize, usize) {
         (self.used.len(), self.quarantine.len())
@@ -105,13 +180,37 @@ mod tests {
     const LAYOUT: PoolLayout =
         PoolLayout { memory_nodes: 2, copies: 2, partition_bits: 1, groups: 1, block_bytes: 4096, blocks: 4 };
 
+    /// What an object and its parts take.
+    type Taken = Vec<(LogicalAddress, u8)>;
+
+    /// Takes memory for an object and none to three parts.
+    fn take_some(slab: &mut Slab, random: &mut Random, now: Nanos) -> Option<Taken> {
+        let units = 1 + random.below(4) as u8;
+        let parts: Vec<u8> = (0..random.below(4)).map(|_| 1 + random.below(9) as u8).collect();
+        if parts.is_empty() {
+            return Some(vec![(slab.allocate(units, now)?, units)]);
+        }
+        let before = slab.clone();
+        match slab.allocate_with_parts(units, parts.iter().copied(), now) {
+            Some((address, places)) => {
+                assert_eq!(places.len(), parts.len());
+                Some([(address, units)].into_iter().chain(places.into_iter().zip(parts)).collect())
+            }
+            None => {
+                let there = |slab: &Slab| (slab.blocks.clone(), slab.used.clone(), slab.parts.clone());
+                assert_eq!(there(slab), there(&before), "nothing of it is taken");
+                None
+            }
+        }
+    }
+
     #[test]
     fn nothing_is_given_twice_and_nothing_too_early() {
-        let mut reused = 0;
+        let (mut reused, mut refused) = (0, 0);
         for seed in 0..200 {
             let mut random = Random::from_seed(seed);
-            let mut slab = Slab::new(LAYOUT, 100);
-            let (mut now, mut live) = (0, Vec::<(LogicalAddress, u8)>::new());
+            let mut slab = Slab::new(LAYOUT, 100, true);
+            let (mut now, mut live) = (0, Vec::<Taken>::new());
             // When each unit may be given out again.
             let mut not_before = BTreeMap::<(u16, u32), Nanos>::new();
             for step in 0..400 {
@@ -122,34 +221,53 @@ mod tests {
                         number: random.below(4) as u32,
                     }),
                     1 | 2 if !live.is_empty() => {
-                        let (address, units) = live.swap_remove(random.below(live.len() as u64) as usize);
-                        slab.release(address, now);
-                        slab.release(address, now);
-                        for unit in 0..u32::from(units) {
-                            not_before.insert((address.region, address.offset + 64 * unit), now + 100);
+                        let taken = live.swap_remove(random.below(live.len() as u64) as usize);
+                        slab.release(taken[0].0, now);
+                        slab.release(taken[0].0, now);
+                        for (address, units) in taken {
+                            assert_eq!(slab.units_at(address), None);
+                            for unit in 0..u32::from(units) {
+                                not_before.insert((address.region, address.offset + 64 * unit), now + 100);
+                            }
                         }
                     }
                     _ => {
-                        let units = 1 + random.below(4) as u8;
-                        let Some(address) = slab.allocate(units, now) else { continue };
-                        let block = LAYOUT.block_of(address).unwrap();
-                        let start = LAYOUT.block_address(block).offset;
-                        let end = address.offset + 64 * u32::from(units);
-                        assert!(slab.owns(address) && end <= start + LAYOUT.block_bytes);
-                        assert!(address.offset >= start + LAYOUT.bitmap_bytes(), "the bitmap is nobody's");
-                        for unit in 0..u32::from(units) {
-                            let at = (address.region, address.offset + 64 * unit);
-                            if let Some(since) = not_before.insert(at, Nanos::MAX) {
-                                assert!(since <= now, "given out at {now}, not before {since}");
-                                reused += 1;
-                            }
+                        let Some(taken) = take_some(&mut slab, &mut random, now) else {
+                            refused += 1;
+                            continue;
+                        };
+                        for &(address, units) in &taken {
+                            reused += check_place(&slab, (address, units), &mut not_before, now);
                         }
-                        live.push((address, units));
+                        live.push(taken);
                     }
                 }
-                assert_eq!(slab.counts().0, live.len());
+                assert_eq!(slab.counts().0, live.iter().map(Vec::len).sum::<usize>());
+                slab.check_parts().unwrap();
             }
         }
-        assert!(reused > 1000, "{reused} units were used again");
+        assert!(reused > 1000 && refused > 100, "{reused} units were used again, {refused} refused");
+    }
+
+    /// It is inside of a block of the slab, and nobody's since long enough; how many of its units were used before.
+    fn check_place(
+        slab: &Slab,
+        (address, units): (LogicalAddress, u8),
+        not_before: &mut BTreeMap<(u16, u32), Nanos>,
+        now: Nanos,
+    ) -> u32 {
+        let start = LAYOUT.block_address(LAYOUT.block_of(address).unwrap()).offset;
+        let end = address.offset + 64 * u32::from(units);
+        assert!(slab.owns(address) && end <= start + LAYOUT.block_bytes);
+        assert!(address.offset >= start + LAYOUT.bitmap_bytes(), "the bitmap is nobody's");
+        let mut reused = 0;
+        for unit in 0..u32::from(units) {
+            let at = (address.region, address.offset + 64 * unit);
+            if let Some(since) = not_before.insert(at, Nanos::MAX) {
+                assert!(since <= now, "given out at {now}, not before {since}");
+                reused += 1;
+            }
+        }
+        reused
     }
 }

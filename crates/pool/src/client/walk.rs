@@ -1,17 +1,20 @@
 //! Some pairs of the table, whatever their keys are.
 //!
-//! Owns the steps of a walk: some buckets, and then the objects that their slots lead to. Promises that a pair that is there throughout a walk comes at least once: as long as a key has a value it stays in one slot, and
+//! Owns the steps of a walk: some buckets, then the objects that their slots lead to, then the parts of values that are in parts. Promises that a pair that is there throughout a walk comes at least once: as long as a key has a value it stays in one slot, and
 //! that slot is read where look-ups read it, from the primary, or asked of the partition's proxy. Must not know what pairs are for.
 //!
 //! Of a partition that has a proxy memory nodes are not read: there the words run ahead of the change, so that a delete that is undone when its proxy crashes would hide a pair that nobody deleted, and a put show a value that never was.
 //!
 //! An object that does not verify proves nothing, so its slot is read again. One that never does is passed over in the end, and counted: its pair cannot be got either, and a walk that waited for it would never come to what is behind it.
 
-use super::operation::{Next, Operation, Outcome, Request, Step, WalkRead, WalkStep, WalkedPair};
+use super::operation::{
+    Next, Operation, Outcome, Request, Step, WalkRead, WalkStep, WalkedPair, WalkedParts,
+};
 use super::{Client, bytes_of};
 use crate::bucket::{BUCKET_BYTES, BUCKET_SLOTS, slots_in_row, table_slots, walk_buckets};
 use crate::fabric::{Batch, Nanos, PostResult, RemoteOp};
 use crate::object::ObjectKind;
+use crate::parts::PartList;
 use crate::region::{MemoryNode, RemoteAddress, SlotId};
 use crate::rpc::{IndexRpc, SlotAndWord, WORDS_MAX};
 
@@ -124,10 +127,13 @@ impl Client {
         if !self.is_fresh(operation, now) {
             return self.again_soon(operation, now);
         }
-        let mut pairs: Vec<WalkedPair> = Vec::new();
+        let mut walked = WalkedParts { pairs: Vec::new(), long: Vec::new(), next: step.next };
+        let mut batches = Vec::new();
+        let mut left = halved(OBJECT_BYTES_READ_MAX, operation.attempts);
         for &(slot, batch, op) in &step.reads {
-            if pairs.len() >= most.max(1) {
-                return Next::Finish(Outcome::Walked(pairs, self.place(from.partition, slot)));
+            if walked.pairs.len() >= most.max(1) {
+                walked.next = self.place(from.partition, slot);
+                break;
             }
             let Some(object) = self.verified(bytes_of(results, batch, op).unwrap_or_default()) else {
                 if operation.unverified < UNVERIFIED_MAX {
@@ -140,17 +146,68 @@ impl Client {
             if object.kind == ObjectKind::Claim || !object.key.starts_with(&operation.call.key) {
                 continue;
             }
+            let (kind, generation) = (object.kind, object.generation);
             let (key, value) = (object.key.to_vec(), object.value.to_vec());
-            pairs.push(WalkedPair { key, value, generation: object.generation });
+            if kind.is_indirect() {
+                let bytes = PartList::decode(&value).map_or(0, |list| list.value_bytes);
+                if bytes > left && !walked.long.is_empty() {
+                    walked.next = self.place(from.partition, slot);
+                    break;
+                }
+                left = left.saturating_sub(bytes);
+                // It has no copy left.
+                let Some(parts) = self.reads_of_parts(generation, &value, &mut batches) else {
+                    self.counters.passed_over += 1;
+                    continue;
+                };
+                walked.long.push((walked.pairs.len(), parts));
+            }
+            walked.pairs.push(WalkedPair { key, value, generation });
         }
-        Next::Finish(Outcome::Walked(pairs, step.next))
+        if walked.long.is_empty() {
+            return Next::Finish(Outcome::Walked(walked.pairs, walked.next));
+        }
+        operation.step = Step::WalkParts(walked);
+        Next::Post(batches)
     }
+
+    /// The parts of the long values came. A pair whose parts never come whole is passed over like an object that never does.
+    pub(super) fn walked_parts_came(
+        &mut self,
+        operation: &mut Operation,
+        walked: WalkedParts,
+        results: &[PostResult],
+        now: Nanos,
+    ) -> Next {
+        if !self.is_fresh(operation, now) {
+            return self.again_soon(operation, now);
+        }
+        let WalkedParts { mut pairs, long, next } = walked;
+        let mut passed_over = Vec::new();
+        for (at, parts) in &long {
+            match self.put_together(parts, results) {
+                Some(value) => pairs[*at].value = value,
+                None if operation.unverified < UNVERIFIED_MAX => {
+                    operation.unverified += 1;
+                    return self.again_soon(operation, now);
+                }
+                None => passed_over.push(*at),
+            }
+        }
+        self.counters.passed_over += passed_over.len() as u64;
+        passed_over.into_iter().rev().for_each(|at| drop(pairs.remove(at)));
+        Next::Finish(Outcome::Walked(pairs, next))
+    }
+}
+
+/// A limit after so many attempts that came too late.
+fn halved(most: usize, attempts: u32) -> usize {
+    (most >> attempts.min(16)).max(1)
 }
 
 /// How many objects, of those that the words lead to, one step reads after so many attempts.
 fn objects_in_step(words: &[SlotAndWord], attempts: u32) -> usize {
-    let halved = |most: usize| (most >> attempts.min(16)).max(1);
-    let (objects, mut left) = (halved(OBJECTS_MAX), halved(OBJECT_BYTES_READ_MAX));
+    let (objects, mut left) = (halved(OBJECTS_MAX, attempts), halved(OBJECT_BYTES_READ_MAX, attempts));
     let has_room = |(_, word): &&SlotAndWord| {
         let bytes = word.as_live().map_or(0, |live| live.object_bytes());
         let is_within = bytes <= left;

@@ -43,10 +43,10 @@ impl Client {
         let condition = match &operation.call.request {
             Request::Get => {
                 // Of two that were both read, each was the key's value when it was: the key moved in between.
-                return Next::Finish(match live.into_iter().next() {
-                    Some(holder) => Outcome::Value(holder.value, holder.generation),
-                    None => Outcome::Absent,
-                });
+                return match live.into_iter().next() {
+                    Some(holder) => self.got(operation, holder, now),
+                    None => Next::Finish(Outcome::Absent),
+                };
             }
             Request::Put(_, condition) | Request::Delete(condition) => *condition,
             // It looks nothing up.
@@ -177,9 +177,12 @@ impl Client {
         let at = self.layout.slot_address(id);
         let Some(replicas) = self.replicas(at.region) else { return Next::Finish(Outcome::Unavailable) };
         let (primary, backups) = (replicas[0], replicas[1..].to_vec());
-        let swaps: Vec<_> =
+        let mut swaps: Vec<_> =
             backups.iter().map(|&node| (node, vec![RemoteOp::CompareAndSwap(at, old.0, new.0)])).collect();
         let has_backups = !swaps.is_empty();
+        if let Some(own) = own.filter(|_| !self.repairs.parts_first) {
+            swaps.extend(self.writes_of_parts(own).unwrap_or_default());
+        }
         let change = SlotChange {
             id,
             old,
@@ -316,7 +319,7 @@ impl Client {
         let is_fresh = self.is_fresh(operation, now);
         let object = self.verified(bytes);
         match object.filter(|object| is_fresh && object.key == operation.call.key) {
-            Some(object) if object.kind == ObjectKind::Put => self.absorbed(operation),
+            Some(object) if object.kind.is_unconditional() => self.absorbed(operation),
             _ => Next::Again,
         }
     }

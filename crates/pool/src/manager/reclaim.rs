@@ -1,19 +1,49 @@
 //! Taking back the blocks of sessions that are gone, while nobody works.
 //!
-//! Owns which blocks nobody needs any more. Promises that no slot leads into such a block, that nobody who stays will still set a bit in it, and that no bit is set in it when it is given back. Must not know how agents are told.
+//! Owns which blocks nobody needs any more. Promises that neither a slot leads into such a block nor the list of parts of an object that a slot leads to, that nobody who stays will still set a bit in it, and that no bit is set in it when it is given back. Must not know how agents are told.
 //!
 //! A block of a session that is gone gets no new objects, so that slots lead into it less and less. Where none does any more it is free: clients begin all their look-ups again in the next epoch, so nobody has an address
 //! in it, and what they had freed in it is done, since they have waited for their posts. A change of which a client is in doubt may turn out to be done, and the client frees then what it replaced: blocks that doubts name stay.
+//!
+//! A slot's word does not say whether its object lists parts. An object and its parts are in blocks of one session, so that only where a session has a block into which no slot leads its objects are looked at: of all of them the first bytes, and
+//! the whole of those that list parts. What they list keeps its block. Objects that do not verify keep all blocks of their session: their parts are not known.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::repair::RepairPost;
 use crate::fabric::{OpResult, RemoteOp};
-use crate::region::{BlockEntry, BlockId, NodeSet, PoolLayout};
+use crate::object::{OBJECT_HEADER_BYTES, Object, ObjectKind};
+use crate::parts::PartList;
+use crate::region::{BlockEntry, BlockId, MemoryNode, NodeSet, PoolLayout};
+use crate::word::{LiveWord, SlotWord};
 use hedgerow_row::le_bytes::u64_at;
 
 /// Numbers of its posts begin here: those of repairs are below.
 pub(super) const RECLAIM_POSTS: u32 = 1 << 31;
+
+/// Objects whose first bytes are read at a time, and bytes of objects that list parts, at most, but one.
+const HEADERS_MAX: usize = 32_768;
+const LISTS_BYTES_MAX: usize = 1 << 20;
+
+/// What a post is for.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum ReclaimPost {
+    /// The block table of a region.
+    Table(u16),
+    /// The first bytes of the objects of these words.
+    Headers(Vec<SlotWord>),
+    /// The objects of these words, which list parts.
+    Lists(Vec<SlotWord>),
+    /// Clears a bitmap.
+    Bitmap,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum ReclaimPhase {
+    Tables,
+    Parts,
+    Bitmaps,
+}
 
 /// One round through all block tables.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -21,29 +51,52 @@ pub(super) struct Reclaim {
     layout: PoolLayout,
     after: NodeSet,
     staying: BTreeSet<u16>,
+    /// Words of slots, by the blocks that they lead into.
+    leads: BTreeMap<BlockId, Vec<SlotWord>>,
+    /// Other blocks that stay.
     kept: BTreeSet<BlockId>,
+    sees_parts: bool,
+    phase: ReclaimPhase,
     next: u32,
-    /// Posts under way; of those that read a block table, its region.
-    awaited: BTreeMap<u32, Option<u16>>,
-    has_read: bool,
+    /// Posts under way.
+    awaited: BTreeMap<u32, ReclaimPost>,
+    /// Blocks of sessions that are gone, those that stay among them, and whose they are.
+    gone: BTreeMap<BlockId, u16>,
+    /// Words whose objects are to be looked at, and those of them that list parts.
+    headers: Vec<SlotWord>,
+    lists: Vec<SlotWord>,
     /// The blocks that nobody needs, and their entries.
     freed: BTreeMap<BlockId, u64>,
 }
 
 impl Reclaim {
-    /// `kept`: blocks that slots lead into, or doubts name.
+    /// `leads`: words that slots have, by the blocks that they lead into; `kept`: blocks that doubts name. `sees_parts`: parts keep their blocks.
     pub(super) fn new(
         layout: PoolLayout,
         after: NodeSet,
         staying: BTreeSet<u16>,
-        kept: BTreeSet<BlockId>,
+        (leads, kept): (BTreeMap<BlockId, Vec<SlotWord>>, BTreeSet<BlockId>),
+        sees_parts: bool,
     ) -> Reclaim {
-        let (awaited, freed) = (BTreeMap::new(), BTreeMap::new());
-        Reclaim { layout, after, staying, kept, next: RECLAIM_POSTS, awaited, has_read: false, freed }
+        Reclaim {
+            layout,
+            after,
+            staying,
+            leads,
+            kept,
+            sees_parts,
+            phase: ReclaimPhase::Tables,
+            next: RECLAIM_POSTS,
+            awaited: BTreeMap::new(),
+            gone: BTreeMap::new(),
+            headers: Vec::new(),
+            lists: Vec::new(),
+            freed: BTreeMap::new(),
+        }
     }
 
     pub(super) fn is_done(&self) -> bool {
-        self.has_read && self.awaited.is_empty()
+        self.phase == ReclaimPhase::Bitmaps && self.awaited.is_empty()
     }
 
     /// The blocks that nobody needs, and their entries; once it is done.
@@ -51,9 +104,9 @@ impl Reclaim {
         self.freed.iter().map(|(&block, &entry)| (block, entry))
     }
 
-    fn number(&mut self, region: Option<u16>) -> u32 {
+    fn number(&mut self, what: ReclaimPost) -> u32 {
         self.next += 1;
-        self.awaited.insert(self.next, region);
+        self.awaited.insert(self.next, what);
         self.next
     }
 
@@ -63,48 +116,229 @@ impl Reclaim {
         for region in self.layout.regions() {
             let Some(&node) = self.layout.living_replicas(region, self.after).first() else { continue };
             let from = self.layout.entry_address(BlockId { region, number: 0 });
-            posts.push((self.number(Some(region)), node, vec![RemoteOp::Read(from, 8 * self.layout.blocks)]));
+            let read = RemoteOp::Read(from, 8 * self.layout.blocks);
+            posts.push((self.number(ReclaimPost::Table(region)), node, vec![read]));
         }
-        self.has_read = posts.is_empty();
-        posts
+        if posts.is_empty() { self.pass() } else { posts }
     }
 
     /// Takes nothing back.
     pub(super) fn pass(&mut self) -> Vec<RepairPost> {
-        self.has_read = true;
+        self.phase = ReclaimPhase::Bitmaps;
         Vec::new()
     }
 
-    /// A post is done. Once all tables are read, the bitmaps of what is free are cleared on all copies.
+    /// A post is done. Once it is known what is free, its bitmaps are cleared on all copies.
     pub(super) fn done(&mut self, number: u32, results: &[OpResult]) -> Vec<RepairPost> {
-        let Some(region) = self.awaited.remove(&number) else { return Vec::new() };
-        if let (Some(region), Some(OpResult::Bytes(table))) = (region, results.first()) {
-            self.look_at(region, table);
+        match self.awaited.remove(&number) {
+            Some(ReclaimPost::Table(region)) => {
+                if let Some(OpResult::Bytes(table)) = results.first() {
+                    self.look_at_table(region, table);
+                }
+            }
+            Some(ReclaimPost::Headers(words)) => self.look_at_headers(&words, results),
+            Some(ReclaimPost::Lists(words)) => self.look_at_lists(&words, results),
+            Some(ReclaimPost::Bitmap) | None => return Vec::new(),
         }
-        if self.has_read || !self.awaited.is_empty() {
+        if !self.awaited.is_empty() {
             return Vec::new();
         }
-        self.has_read = true;
+        if self.phase == ReclaimPhase::Tables {
+            self.phase = ReclaimPhase::Parts;
+            self.find_objects();
+        }
+        let reads = self.read_objects();
+        if !reads.is_empty() {
+            return reads;
+        }
+        self.phase = ReclaimPhase::Bitmaps;
+        self.clear_bitmaps()
+    }
+
+    fn clear_bitmaps(&mut self) -> Vec<RepairPost> {
         let mut posts = Vec::new();
         for block in self.freed.keys().copied().collect::<Vec<_>>() {
             let zeros = vec![0; self.layout.bitmap_bytes() as usize];
             let clear = RemoteOp::Write(self.layout.block_address(block), zeros);
             for node in self.layout.living_replicas(block.region, self.after) {
-                posts.push((self.number(None), node, vec![clear.clone()]));
+                posts.push((self.number(ReclaimPost::Bitmap), node, vec![clear.clone()]));
             }
         }
         posts
     }
 
-    fn look_at(&mut self, region: u16, table: &[u8]) {
+    fn look_at_table(&mut self, region: u16, table: &[u8]) {
         for (number, entry) in (0u32..).zip(table.chunks_exact(8)) {
             let (block, entry) = (BlockId { region, number }, u64_at(entry, 0));
             if let Ok(BlockEntry::Allotted { session, .. }) = BlockEntry::decode(entry)
                 && !self.staying.contains(&session)
-                && !self.kept.contains(&block)
             {
-                self.freed.insert(block, entry);
+                self.gone.insert(block, session);
+                if !self.leads.contains_key(&block) && !self.kept.contains(&block) {
+                    self.freed.insert(block, entry);
+                }
             }
         }
+    }
+
+    /// Objects of sessions that have a block which no slot leads into.
+    fn find_objects(&mut self) {
+        let sessions: BTreeSet<u16> =
+            self.freed.keys().filter_map(|block| self.gone.get(block)).copied().collect();
+        let leads = std::mem::take(&mut self.leads).into_iter();
+        let is_theirs = |block: &BlockId| self.gone.get(block).is_some_and(|one| sessions.contains(one));
+        if self.sees_parts {
+            self.headers = leads.filter(|(block, _)| is_theirs(block)).flat_map(|(_, words)| words).collect();
+        }
+    }
+
+    /// Reads some of the objects that are to be looked at; none once there is nothing left to find out.
+    fn read_objects(&mut self) -> Vec<RepairPost> {
+        let mut posts = Vec::new();
+        while posts.is_empty() && !self.freed.is_empty() {
+            posts = match (self.lists.is_empty(), self.headers.is_empty()) {
+                (false, _) => self.read_some(true),
+                (true, false) => self.read_some(false),
+                (true, true) => break,
+            };
+        }
+        posts
+    }
+
+    /// Reads some objects that list parts, or first bytes of some objects; none where no copy of them is left.
+    fn read_some(&mut self, is_lists: bool) -> Vec<RepairPost> {
+        let mut parts: BTreeMap<MemoryNode, Vec<SlotWord>> = BTreeMap::new();
+        let (mut left, queue) = match is_lists {
+            true => (LISTS_BYTES_MAX, &mut self.lists),
+            false => (HEADERS_MAX, &mut self.headers),
+        };
+        while left > 0
+            && let Some(word) = queue.pop()
+        {
+            let Some(live) = word.as_live() else { continue };
+            // Where no copy is left nobody can read it, nor its parts by it.
+            let replicas = self.layout.living_replicas(live.address.region, self.after);
+            let Some(&node) = replicas.first() else { continue };
+            left = left.saturating_sub(if is_lists { live.object_bytes() } else { 1 });
+            parts.entry(node).or_default().push(word);
+        }
+        let mut posts = Vec::new();
+        for (node, words) in parts {
+            let live = words.iter().filter_map(|word| word.as_live());
+            let bytes = |live: LiveWord| if is_lists { live.object_bytes() } else { OBJECT_HEADER_BYTES };
+            let batch = live.map(|live| RemoteOp::Read(live.address.into(), bytes(live) as u32)).collect();
+            let what = if is_lists { ReclaimPost::Lists(words) } else { ReclaimPost::Headers(words) };
+            posts.push((self.number(what), node, batch));
+        }
+        posts
+    }
+
+    fn look_at_headers(&mut self, words: &[SlotWord], results: &[OpResult]) {
+        for (at, &word) in words.iter().enumerate() {
+            let Some(OpResult::Bytes(bytes)) = results.get(at) else { return };
+            match ObjectKind::of_header(bytes) {
+                Some(kind) if kind.is_indirect() => self.lists.push(word),
+                Some(_) => {}
+                None => self.keep_all_of(word),
+            }
+        }
+    }
+
+    fn look_at_lists(&mut self, words: &[SlotWord], results: &[OpResult]) {
+        for (at, &word) in words.iter().enumerate() {
+            let Some(OpResult::Bytes(bytes)) = results.get(at) else { return };
+            let list = Object::decode(bytes).and_then(|object| PartList::decode(object.value));
+            let Ok(list) = list else {
+                self.keep_all_of(word);
+                continue;
+            };
+            for part in list.parts {
+                let block = self.layout.block_of(part.address);
+                block.map(|block| self.freed.remove(&block));
+            }
+        }
+    }
+
+    /// Keeps all blocks of the session whose object a word leads to.
+    fn keep_all_of(&mut self, word: SlotWord) {
+        let block = word.as_live().and_then(|live| self.layout.block_of(live.address));
+        let session = block.and_then(|block| self.gone.get(&block).copied());
+        let gone = &self.gone;
+        self.freed.retain(|block, _| gone.get(block).copied() != session);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::object::Generation;
+    use crate::parts::ListedPart;
+    use crate::word::LogicalAddress;
+
+    const LAYOUT: PoolLayout =
+        PoolLayout { memory_nodes: 2, copies: 1, partition_bits: 0, groups: 1, block_bytes: 4096, blocks: 4 };
+
+    fn place(number: u32) -> LogicalAddress {
+        let start = LAYOUT.block_address(BlockId { region: 0, number });
+        LogicalAddress { region: 0, offset: start.offset + LAYOUT.bitmap_bytes() }
+    }
+
+    /// An object in block 0 of region 0, whose only part is in block 1.
+    fn object() -> Vec<u8> {
+        let parts = vec![ListedPart { address: place(1), units: 1 }];
+        let list = PartList { value_bytes: 9, parts }.encode();
+        let (kind, generation) = (ObjectKind::Indirect, Generation::new(1, 1));
+        Object { kind, generation, slot: 0, key: b"key", value: &list }.encode().unwrap()
+    }
+
+    /// Goes through it: blocks 0 to 2 of region 0 are session 1's, the last one session 3's, all of region 1 session 2's, which stays.
+    fn freed(object: &[u8], sees_parts: bool) -> Vec<u32> {
+        let entry = |session| BlockEntry::Allotted { session, sequence: 1 }.encode();
+        let tables = [[1, 1, 1, 3].map(entry), [2; 4].map(entry)];
+        let word = SlotWord::live(LiveWord { fingerprint: 1, units: 1, address: place(0), version: 0 });
+        let leads = BTreeMap::from([(BlockId { region: 0, number: 0 }, vec![word])]);
+        let staying = BTreeSet::from([2]);
+        let mut reclaim =
+            Reclaim::new(LAYOUT, NodeSet::first(2), staying, (leads, BTreeSet::new()), sees_parts);
+        let mut posts = reclaim.begin();
+        while let Some((number, node, batch)) = posts.pop() {
+            let answer = |op: &RemoteOp| match op {
+                RemoteOp::Read(_, 32)
+                    if *op
+                        == RemoteOp::Read(
+                            LAYOUT.entry_address(BlockId { region: u16::from(node.0), number: 0 }),
+                            32,
+                        ) =>
+                {
+                    let table = tables[usize::from(node.0)].iter().flat_map(|entry| entry.to_le_bytes());
+                    OpResult::Bytes(table.collect())
+                }
+                RemoteOp::Read(at, len) => {
+                    assert_eq!(*at, place(0).into(), "nothing else is looked at");
+                    OpResult::Bytes(object[..*len as usize].to_vec())
+                }
+                _ => OpResult::Written,
+            };
+            let results: Vec<OpResult> = batch.iter().map(answer).collect();
+            posts.extend(reclaim.done(number, &results));
+        }
+        assert!(reclaim.is_done());
+        reclaim.freed().map(|(block, _)| block.number).collect()
+    }
+
+    #[test]
+    fn a_block_stays_while_something_in_it_is_listed() {
+        assert_eq!(freed(&object(), true), [2, 3]);
+        assert_eq!(freed(&object(), false), [1, 2, 3]);
+        // It lists nothing.
+        let (kind, generation) = (ObjectKind::Put, Generation::new(1, 1));
+        let short = Object { kind, generation, slot: 0, key: b"key", value: b"" }.encode().unwrap();
+        assert_eq!(freed(&short, true), [1, 2, 3]);
+        // What it lists is not known, or not even whether it lists anything: its session's blocks stay.
+        let mut damaged = object();
+        damaged[40] ^= 1;
+        assert_eq!(freed(&damaged, true), [3]);
+        damaged[22] = 77;
+        assert_eq!(freed(&damaged, true), [3]);
     }
 }

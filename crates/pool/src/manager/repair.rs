@@ -55,8 +55,8 @@ pub(super) struct Repair {
     reading: BTreeMap<u32, SlotWord>,
     whole: BTreeSet<SlotWord>,
     words: BTreeMap<SlotId, SlotWord>,
-    /// Blocks that some copy of some slot leads into.
-    referenced: BTreeSet<BlockId>,
+    /// Words of any copies of slots, by the blocks that they lead into.
+    leads: BTreeMap<BlockId, Vec<SlotWord>>,
     pub(super) completed: u64,
     pub(super) undone: u64,
     pub(super) anomalies: u64,
@@ -84,7 +84,7 @@ impl Repair {
             reading: BTreeMap::new(),
             whole: BTreeSet::new(),
             words: BTreeMap::new(),
-            referenced: BTreeSet::new(),
+            leads: BTreeMap::new(),
             completed: 0,
             undone: 0,
             anomalies: 0,
@@ -107,9 +107,9 @@ impl Repair {
         there.map(|(&slot, &word)| Verdict { slot, word })
     }
 
-    /// Blocks that slots lead into.
-    pub(super) fn referenced(&self) -> &BTreeSet<BlockId> {
-        &self.referenced
+    /// Words of any copies of slots, by the blocks that they lead into. They are given away.
+    pub(super) fn take_leads(&mut self) -> BTreeMap<BlockId, Vec<SlotWord>> {
+        std::mem::take(&mut self.leads)
     }
 
     fn number(&mut self) -> u32 {
@@ -198,9 +198,11 @@ impl Repair {
                     })
                     .collect();
                 let Some(&(_, first)) = copies.first() else { continue };
-                let blocks =
-                    copies.iter().filter_map(|(_, word)| self.layout.block_of(word.as_live()?.address));
-                self.referenced.extend(blocks);
+                let words: BTreeSet<SlotWord> = copies.iter().map(|(_, word)| *word).collect();
+                let lead = |word: SlotWord| Some((self.layout.block_of(word.as_live()?.address)?, word));
+                for (block, word) in words.into_iter().filter_map(lead) {
+                    self.leads.entry(block).or_default().push(word);
+                }
                 let is_objects = first.as_live().is_some_and(|live| self.objects.contains(&live.address));
                 if self.doubtful.contains(&id) || is_objects {
                     self.words.insert(id, first);

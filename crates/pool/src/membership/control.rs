@@ -402,6 +402,7 @@ fn welcome_of(body: &[u8]) -> Result<Welcome> {
         cached_keys: bounded("cached keys", 9, 0, 1 << 24)? as usize,
         // Each node says for itself what memory it has.
         cached_bytes: CACHED_BYTES,
+        part_units: u8::MAX,
         rpc_retry_ns: time("retry of requests", 7)?,
         lease_ns: time("lease of proxies", 8)?,
     };

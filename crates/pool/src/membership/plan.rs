@@ -80,6 +80,7 @@ impl PoolPlan {
             cached_keys: 65_536,
             cached_bytes: CACHED_BYTES,
             rpc_retry_ns: 5_000_000,
+            part_units: u8::MAX,
             lease_ns: 200_000_000,
         };
         let manager = ManagerOptions {

@@ -2,75 +2,126 @@
 
 use std::collections::BTreeSet;
 
+use hedgerow_row::le_bytes::u64_at;
+
 use crate::bucket::{KeyHash, slot_offset, table_slots};
 use crate::client::{Client, Slab};
 use crate::object::{Object, ObjectKind};
+use crate::parts::{PartList, bytes_of_part};
 use crate::region::{BlockEntry, BlockId, MemoryNode, NodeSet, PoolLayout, SlotId};
-use crate::word::SlotWord;
+use crate::word::{LogicalAddress, SlotWord};
 
-/// All copies agree, no key is in two slots, no slot leads into a block that is nobody's, no bit is set in such a block, and nothing that a slot leads to is free, by any of the slabs of those who are up.
+/// A pool's memory, and the slabs of those who are up.
+struct PoolMemory<'c, M> {
+    layout: &'c PoolLayout,
+    living: NodeSet,
+    memory: M,
+    slabs: &'c [&'c Slab],
+}
+
+impl<'m, M: Fn(MemoryNode, u16) -> Option<&'m [u8]>> PoolMemory<'_, M> {
+    fn nodes_of(&self, region: u16) -> Vec<MemoryNode> {
+        self.layout.living_replicas(region, self.living)
+    }
+
+    fn bytes_at(&self, node: MemoryNode, (region, offset): (u16, u32), len: usize) -> &'m [u8] {
+        let bytes = (self.memory)(node, region).unwrap_or_default();
+        &bytes[offset as usize..][..len]
+    }
+
+    fn word(&self, node: MemoryNode, id: SlotId) -> SlotWord {
+        let table = self.layout.table_address(id.partition);
+        let bytes = self.bytes_at(node, (table.region, table.offset + slot_offset(id.slot)), 8);
+        SlotWord(u64_at(bytes, 0))
+    }
+
+    fn is_free(&self, block: BlockId) -> bool {
+        let at = (block.region, self.layout.entry_address(block).offset);
+        let entry = self.nodes_of(block.region).first().map(|&node| u64_at(self.bytes_at(node, at, 8), 0));
+        entry.unwrap_or(0) == BlockEntry::Free.encode()
+    }
+
+    /// No bit is set in a block that is nobody's.
+    fn check_free_blocks(&self) -> Result<(), String> {
+        let numbers = |region| (0..self.layout.blocks).map(move |number| BlockId { region, number });
+        for block in self.layout.regions().flat_map(numbers).filter(|block| self.is_free(*block)) {
+            let Some(&node) = self.nodes_of(block.region).first() else { continue };
+            let at = (block.region, self.layout.block_address(block).offset);
+            if self.bytes_at(node, at, self.layout.bitmap_bytes() as usize).iter().any(|&byte| byte != 0) {
+                return Err(format!("{block:?} is nobody's, and an object in it was freed"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Where something leads, somebody has memory, and whoever is up and has it has given it out.
+    fn check_place(&self, what: &str, address: LogicalAddress, units: u8) -> Result<(), String> {
+        if self.layout.block_of(address).is_none_or(|block| self.is_free(block)) {
+            return Err(format!("{what} leads to {address:?}, where nobody has memory"));
+        }
+        let mut owners = self.slabs.iter().filter(|slab| slab.owns(address));
+        match owners.any(|slab| slab.units_at(address) != Some(units)) {
+            true => Err(format!("{address:?} is free, and {what} leads to it")),
+            false => Ok(()),
+        }
+    }
+
+    /// The parts that an object lists: they are its own, and whole on all copies.
+    fn check_parts(&self, object: &Object<'_>, seen: &mut BTreeSet<LogicalAddress>) -> Result<(), String> {
+        let list = PartList::decode(object.value).map_err(|error| format!("{:?}: {error}", object.key))?;
+        for (number, part) in list.parts.iter().enumerate() {
+            let what = format!("the list of {:?}, part {number},", object.key);
+            self.check_place(&what, part.address, part.units)?;
+            for node in self.nodes_of(part.address.region) {
+                let at = (part.address.region, part.address.offset);
+                let bytes = self.bytes_at(node, at, part.object_bytes());
+                if bytes_of_part(bytes, object.generation, number).is_none() {
+                    return Err(format!("{what} leads to what is not whole at {node:?}"));
+                }
+            }
+            if !seen.insert(part.address) {
+                return Err(format!("{what} leads to a part of another object"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// All copies agree, no key is in two slots, neither a slot nor a list of parts leads into a block that is nobody's, no bit is set in such a block, parts are whole on all copies and each is that of one object, and nothing that a slot or a list leads to is free, by any of the slabs of those who are up.
 pub(super) fn check_memory<'m>(
     layout: &PoolLayout,
     living: NodeSet,
     memory: impl Fn(MemoryNode, u16) -> Option<&'m [u8]>,
     slabs: &[&Slab],
 ) -> Result<(), String> {
-    let word = |node: MemoryNode, id: SlotId| {
-        let table = layout.table_address(id.partition);
-        let at = table.offset as usize + slot_offset(id.slot) as usize;
-        let bytes = memory(node, table.region).and_then(|bytes| bytes[at..].first_chunk());
-        SlotWord(bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes)))
-    };
-    let is_free = |block: BlockId| {
-        let node = layout.living_replicas(block.region, living).first().copied();
-        let at = layout.entry_address(block).offset as usize;
-        let bytes = node.and_then(|node| memory(node, block.region)?[at..].first_chunk());
-        bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes)) == BlockEntry::Free.encode()
-    };
-    let all =
-        layout.regions().flat_map(|region| (0..layout.blocks).map(move |n| BlockId { region, number: n }));
-    for block in all.filter(|block| is_free(*block)) {
-        let node = layout.living_replicas(block.region, living).first().copied();
-        let at = layout.block_address(block).offset as usize;
-        let bitmap = node.and_then(|node| memory(node, block.region));
-        if bitmap.is_some_and(|bytes| bytes[at..at + layout.bitmap_bytes() as usize].iter().any(|&b| b != 0))
-        {
-            return Err(format!("{block:?} is nobody's, and an object in it was freed"));
-        }
-    }
-    let mut keys = BTreeSet::new();
-    let slots = || 0..table_slots(layout.groups);
-    for id in
-        (0..layout.partitions()).flat_map(|partition| slots().map(move |slot| SlotId { partition, slot }))
-    {
-        let region = layout.table_address(id.partition).region;
-        let nodes = layout.living_replicas(region, living);
-        let words: Vec<SlotWord> = nodes.iter().map(|&node| word(node, id)).collect();
+    let pool = PoolMemory { layout, living, memory, slabs };
+    pool.check_free_blocks()?;
+    let (mut keys, mut parts) = (BTreeSet::new(), BTreeSet::new());
+    let slots = |partition| (0..table_slots(layout.groups)).map(move |slot| SlotId { partition, slot });
+    for id in (0..layout.partitions()).flat_map(slots) {
+        let nodes = pool.nodes_of(layout.table_address(id.partition).region);
+        let words: Vec<SlotWord> = nodes.iter().map(|&node| pool.word(node, id)).collect();
         if words.iter().any(|word| *word != words[0]) {
             return Err(format!("the copies of {id:?} are {words:?}"));
         }
         let Some(live) = words.first().and_then(|word| word.as_live()) else { continue };
-        if layout.block_of(live.address).is_none_or(is_free) {
-            return Err(format!("{id:?} leads to {:?}, where nobody has memory", live.address));
-        }
-        for node in layout.living_replicas(live.address.region, living) {
-            let bytes = memory(node, live.address.region).unwrap_or_default();
-            let bytes = bytes.get(live.address.offset as usize..).unwrap_or_default();
-            let object =
-                Object::decode(&bytes[..live.object_bytes()]).map_err(|error| format!("{id:?}: {error}"))?;
+        pool.check_place(&format!("{id:?}"), live.address, live.units)?;
+        for (copy, node) in pool.nodes_of(live.address.region).into_iter().enumerate() {
+            let at = (live.address.region, live.address.offset);
+            let bytes = pool.bytes_at(node, at, live.object_bytes());
+            let object = Object::decode(bytes).map_err(|error| format!("{id:?}: {error}"))?;
             if KeyHash::of(object.key).partition(layout.partition_bits) != id.partition {
                 return Err(format!("{id:?} has a key of another partition"));
             }
             if object.kind != ObjectKind::Claim && !keys.insert((node, object.key.to_vec())) {
                 return Err(format!("{:?} is in two slots", object.key));
             }
-        }
-        for slab in slabs.iter().filter(|slab| slab.owns(live.address)) {
-            if slab.units_at(live.address) != Some(live.units) {
-                return Err(format!("{:?} is free, and {id:?} leads to it", live.address));
+            if object.kind.is_indirect() && copy == 0 {
+                pool.check_parts(&object, &mut parts)?;
             }
         }
     }
+    slabs.iter().try_for_each(|slab| slab.check_parts())?;
     let mut blocks = BTreeSet::new();
     match slabs.iter().flat_map(|slab| slab.blocks()).find(|block| !blocks.insert(*block)) {
         Some(block) => Err(format!("{block:?} is two clients'")),

@@ -61,6 +61,7 @@ impl Plan {
             cached_keys: 8,
             cached_bytes: 1024,
             rpc_retry_ns: 60_000,
+            part_units: u8::MAX,
             lease_ns: 400_000,
         };
         Plan {
@@ -157,10 +158,14 @@ pub(super) fn key_bytes(key: u64) -> Vec<u8> {
     format!("key-{key}").into_bytes()
 }
 
+/// Values of this number and more have 4,000 bytes.
+pub(super) const LONG: u64 = 1 << 32;
+
 /// The bytes of a value: its number, and as many more as that says.
 pub(super) fn value_bytes(value: u64) -> Vec<u8> {
     let mut bytes = value.to_le_bytes().to_vec();
-    bytes.resize(8 + (value.wrapping_mul(0x9E37) % 200) as usize, value as u8);
+    let more = if value < LONG { (value.wrapping_mul(0x9E37) % 200) as usize } else { 3_992 };
+    bytes.resize(8 + more, value as u8);
     bytes
 }
 

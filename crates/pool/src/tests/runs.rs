@@ -24,6 +24,8 @@ fn every_history_is_linearizable_whatever_fails() {
             // So short that what comes late is late.
             plan.client.quarantine_ns = 60_000;
         }
+        // Some values are in parts.
+        plan.client.part_units = [u8::MAX, 2, u8::MAX, u8::MAX, 1, 3, u8::MAX, u8::MAX][(seed % 8) as usize];
         let report = Run::new(plan).run(false).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         calls += report.calls;
         open += report.open;

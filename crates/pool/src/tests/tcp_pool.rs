@@ -33,6 +33,7 @@ pub(crate) const CLIENT: ClientOptions = ClientOptions {
     cached_keys: 64,
     cached_bytes: 1 << 20,
     rpc_retry_ns: 5_000_000,
+    part_units: u8::MAX,
     lease_ns: 100_000_000,
 };
 pub(crate) const MANAGER: ManagerOptions =

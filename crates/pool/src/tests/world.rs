@@ -38,6 +38,8 @@ pub(super) struct Setup {
     /// Partition 0 has this client as its proxy from the beginning.
     pub(super) proxy: Option<u16>,
     pub(super) rpc_retry_ns: Nanos,
+    /// Longer values are in parts of so many units.
+    pub(super) part_units: u8,
     /// The manager may be told these, each at any moment and once.
     pub(super) assigns: Vec<ManagerCall>,
     /// Asked before, one after the other, by the client of that number.
@@ -73,6 +75,7 @@ impl Setup {
             cached_bytes: 1024,
             proxy: None,
             rpc_retry_ns: 4 * HORIZON,
+            part_units: u8::MAX,
             assigns: Vec::new(),
             before,
             programs,
@@ -96,6 +99,7 @@ impl Setup {
             cached_keys: self.cached_keys,
             cached_bytes: self.cached_bytes,
             rpc_retry_ns: self.rpc_retry_ns,
+            part_units: self.part_units,
             lease_ns: HORIZON / 4,
         }
     }
@@ -393,6 +397,8 @@ impl World {
             // A proxy's: nobody but the manager reads them.
             RemoteOp::Write(..) if self.is_index(at) => !self.may_fail(),
             _ if self.is_index(at) => false,
+            // A word may lead there before it is written.
+            RemoteOp::Write(..) if !self.setup.repairs.parts_first => false,
             RemoteOp::Write(..) => {
                 let memory = self.memories.get(&flight.to).and_then(|memory| memory.what.region(at.region));
                 let range = at.offset as usize..at.offset as usize + len;
@@ -678,6 +684,10 @@ impl World {
 
     /// What must hold once nothing is left to happen, after everybody has read everything once more.
     pub(super) fn check_end(&mut self) -> Result<(), String> {
+        if self.setup.part_units < u8::MAX && !self.setup.is_history_all {
+            // For parts that are not whole somebody would wait.
+            self.check_memory()?;
+        }
         let readers: Vec<NodeId> = self
             .clients
             .iter()
@@ -691,9 +701,10 @@ impl World {
             }
         }
         self.asked.check()?;
-        if self.setup.is_history_all {
-            return Ok(());
-        }
+        if self.setup.is_history_all { Ok(()) } else { self.check_memory() }
+    }
+
+    fn check_memory(&self) -> Result<(), String> {
         let counts = self.clients.values().map(|client| client.what.counters().anomalies);
         match counts.sum::<u64>() + self.manager.what.counters().anomalies {
             0 => {}

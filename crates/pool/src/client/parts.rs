@@ -1,0 +1,244 @@
+//! Values in parts: reading and writing them.
+//!
+//! Owns the batches that parts come and go with, and what a reader makes of them. Promises that a value is put together only of the parts that its object lists, each whole and of that object's generation, and only within half of the
+//! quarantine after the moment at which the object was certainly in the index: parts wait as long as the object does. Must not know how an object is found.
+//!
+//! Nothing of a value is read before the object that lists its parts: a read takes one round more than that of a value in its object. A write takes none more, since all parts are written beside the object, and no slot leads to it before
+//! all copies have everything.
+
+use super::operation::{Holder, Next, Operation, Outcome, OwnObject, OwnPart, PartReads, Step};
+use super::{Client, bytes_of};
+use crate::fabric::{Batch, Nanos, PostResult, RemoteOp};
+use crate::object::{Generation, Object, ObjectKind};
+use crate::parts::{ListedPart, PartList, ValuePlace, bytes_of_part};
+use crate::region::MemoryNode;
+
+/// A batch reads and writes about so many bytes at most, so that nobody else waits for long at a memory node.
+const BATCH_AIM_BYTES: usize = 256 << 10;
+
+/// Adds an operation to the last batch for its node, or to a new one if that has enough; which batch, and which operation of it.
+fn push_op(batches: &mut Vec<(MemoryNode, Batch)>, node: MemoryNode, op: RemoteOp) -> (usize, usize) {
+    let bytes = |batch: &Batch| batch.iter().map(|op| op.extent().1).sum::<usize>();
+    let room = BATCH_AIM_BYTES.saturating_sub(op.extent().1);
+    let last = batches.iter().rposition(|(to, _)| *to == node);
+    let at = last.filter(|&at| bytes(&batches[at].1) <= room).unwrap_or(batches.len());
+    if at == batches.len() {
+        batches.push((node, Batch::new()));
+    }
+    batches[at].1.push(op);
+    (at, batches[at].1.len() - 1)
+}
+
+impl Client {
+    /// An object with memory of its own, and its parts with theirs, not written yet. None: there is not enough memory, and nothing of it is taken.
+    pub(super) fn new_object(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        kind: ObjectKind,
+        now: Nanos,
+    ) -> Option<OwnObject> {
+        let units = match self.sizes.place(key.len(), value.len()).ok()? {
+            ValuePlace::Parts(units) => {
+                return self.new_indirect_object(key, value, kind.with_parts(), units, now);
+            }
+            ValuePlace::Inside(units) => units,
+        };
+        let address = self.slab.allocate(units, now)?;
+        let generation = self.next_generation();
+        let bytes = Object { kind, generation, slot: 0, key, value }.encode().ok()?;
+        Some(OwnObject { address, generation, units, bytes, parts: Vec::new(), written_in: None })
+    }
+
+    fn new_indirect_object(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        kind: ObjectKind,
+        units: u8,
+        now: Nanos,
+    ) -> Option<OwnObject> {
+        let values = self.sizes.parts(value);
+        let sizes =
+            values.clone().map(|value| crate::object::object_units(0, value.len()).unwrap_or(u8::MAX));
+        let (address, places) = self.slab.allocate_with_parts(units, sizes.clone(), now)?;
+        let generation = self.next_generation();
+        let mut parts = Vec::with_capacity(places.len());
+        for ((slot, value), &address) in (0..).zip(values).zip(&places) {
+            let part = Object { kind: ObjectKind::Part, generation, slot, key: &[], value };
+            parts.push(OwnPart { address, bytes: part.encode().ok()? });
+        }
+        let listed = places.into_iter().zip(sizes).map(|(address, units)| ListedPart { address, units });
+        let list = PartList { value_bytes: value.len(), parts: listed.collect() }.encode();
+        let bytes = Object { kind, generation, slot: 0, key, value: &list }.encode().ok()?;
+        self.counters.long_writes += 1;
+        Some(OwnObject { address, generation, units, bytes, parts, written_in: None })
+    }
+
+    /// The writes of an object and of its parts to all living replicas.
+    pub(super) fn write_object(&self, object: &OwnObject) -> Option<Vec<(MemoryNode, Batch)>> {
+        let mut batches = if self.repairs.parts_first { self.writes_of_parts(object)? } else { Vec::new() };
+        for node in self.replicas(object.address.region)? {
+            push_op(&mut batches, node, RemoteOp::Write(object.address.into(), object.bytes.clone()));
+        }
+        Some(batches)
+    }
+
+    /// The writes of its parts alone.
+    pub(super) fn writes_of_parts(&self, object: &OwnObject) -> Option<Vec<(MemoryNode, Batch)>> {
+        let mut batches = Vec::new();
+        for part in &object.parts {
+            for node in self.replicas(part.address.region)? {
+                push_op(&mut batches, node, RemoteOp::Write(part.address.into(), part.bytes.clone()));
+            }
+        }
+        Some(batches)
+    }
+
+    /// Adds the reads of all parts that an object's value lists, each from the first living replica. None: it is no list, or a part has no copy left.
+    pub(super) fn reads_of_parts(
+        &self,
+        generation: Generation,
+        value: &[u8],
+        batches: &mut Vec<(MemoryNode, Batch)>,
+    ) -> Option<PartReads> {
+        let list = PartList::decode(value).ok()?;
+        let mut reads = Vec::with_capacity(list.parts.len());
+        for part in &list.parts {
+            let node = *self.replicas(part.address.region)?.first()?;
+            let read = RemoteOp::Read(part.address.into(), part.object_bytes() as u32);
+            reads.push(push_op(batches, node, read));
+        }
+        Some(PartReads { generation, list, reads })
+    }
+
+    /// A value, if all of its parts came whole.
+    pub(super) fn put_together(&mut self, parts: &PartReads, results: &[PostResult]) -> Option<Vec<u8>> {
+        let mut value = Vec::with_capacity(parts.list.value_bytes);
+        for (number, &(batch, op)) in parts.reads.iter().enumerate() {
+            let bytes = bytes_of(results, batch, op).unwrap_or_default();
+            let found = match self.repairs.parts_bound {
+                true => bytes_of_part(bytes, parts.generation, number),
+                false => Object::decode_unchecked(bytes).ok().map(|part| part.value),
+            };
+            let Some(bytes) = found else {
+                self.counters.unverified += 1;
+                return None;
+            };
+            value.extend_from_slice(bytes);
+        }
+        self.counters.long_reads += 1;
+        Some(value)
+    }
+
+    /// A read found the key's object: its value, or the parts of it that are to be read first.
+    pub(super) fn got(&mut self, operation: &mut Operation, holder: Holder, now: Nanos) -> Next {
+        let Holder { kind, generation, value, .. } = holder;
+        if !kind.is_indirect() {
+            return Next::Finish(Outcome::Value(value, generation));
+        }
+        let mut batches = Vec::new();
+        match self.reads_of_parts(generation, &value, &mut batches) {
+            Some(parts) => {
+                operation.step = Step::Parts(parts);
+                Next::Post(batches)
+            }
+            None => self.again_soon(operation, now),
+        }
+    }
+
+    /// The parts of a read's value came. It was the key's when the object was.
+    pub(super) fn parts_came(
+        &mut self,
+        operation: &mut Operation,
+        parts: &PartReads,
+        results: &[PostResult],
+        now: Nanos,
+    ) -> Next {
+        if !self.is_fresh(operation, now) {
+            return Next::Again;
+        }
+        let Some(value) = self.put_together(parts, results) else { return self.again_soon(operation, now) };
+        // If the pair was granted, and has not changed since.
+        self.cache.insert_value(operation.hash, parts.generation, &value);
+        Next::Finish(Outcome::Value(value, parts.generation))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::{ClientOptions, ClientView};
+    use crate::fabric::{NodeId, OpResult, SessionId, is_within_limits};
+    use crate::parts::VALUE_BYTES_MAX;
+    use crate::region::{BlockId, NodeSet, PoolLayout};
+
+    const LAYOUT: PoolLayout = PoolLayout {
+        memory_nodes: 3,
+        copies: 3,
+        partition_bits: 0,
+        groups: 1,
+        block_bytes: 1 << 20,
+        blocks: 4,
+    };
+
+    fn client() -> Client {
+        let mut client = Client::new(NodeId(0), 1, LAYOUT, ClientOptions::default());
+        let view = ClientView { epoch: 1, living: NodeSet::first(3), session: SessionId(1) };
+        client.install(0, view, (&[], &[]), &mut Vec::new());
+        for number in 0..3 {
+            client.slab.add_block(BlockId { region: 0, number });
+        }
+        client
+    }
+
+    /// A slot never leads to a part, also where a key is as empty as a part's.
+    #[test]
+    fn a_part_is_no_pair() {
+        let part = |kind| Object { kind, generation: Generation::new(1, 1), slot: 0, key: b"", value: b"v" };
+        let mut client = client();
+        assert!(client.verified(&part(ObjectKind::Put).encode().unwrap()).is_some());
+        assert!(client.verified(&part(ObjectKind::Part).encode().unwrap()).is_none());
+    }
+
+    /// To each copy everything goes, in batches that are short, and its list behind its parts; and it comes back so.
+    #[test]
+    fn the_longest_value_goes_and_comes_in_short_batches() {
+        let mut client = client();
+        let value = vec![7; VALUE_BYTES_MAX];
+        let own = client.new_object(b"key", &value, ObjectKind::Put, 0).unwrap();
+        assert_eq!(own.parts.len(), 129);
+        let is_short = |(_, batch): &(MemoryNode, Batch)| {
+            let bytes: usize = batch.iter().map(|op| op.extent().1).sum();
+            is_within_limits(batch) && bytes <= 256 << 10
+        };
+        let batches = client.write_object(&own).unwrap();
+        assert!(batches.iter().all(is_short) && batches.len() >= 3 * 9, "{}", batches.len());
+        for node in (0..3).map(MemoryNode) {
+            let ops: Vec<&RemoteOp> =
+                batches.iter().filter(|(to, _)| *to == node).flat_map(|(_, batch)| batch).collect();
+            assert_eq!(ops.len(), 130);
+            assert_eq!(ops.last().unwrap().extent().0, own.address.into());
+        }
+        let list = Object::decode(&own.bytes).unwrap();
+        let mut batches = Vec::new();
+        let parts = client.reads_of_parts(list.generation, list.value, &mut batches).unwrap();
+        assert!(batches.iter().all(is_short) && batches.iter().all(|(node, _)| *node == MemoryNode(0)));
+        assert_eq!(batches.iter().map(|(_, batch)| batch.len()).sum::<usize>(), 129);
+        // There is room for one such value only, and a second one takes nothing.
+        let used = client.slab.counts();
+        assert!(client.new_object(b"key", &value, ObjectKind::Put, 0).is_none());
+        assert_eq!(client.slab.counts(), used);
+        let bytes = |at: RemoteOp| {
+            let is_it = |part: &&OwnPart| RemoteOp::Read(part.address.into(), part.bytes.len() as u32) == at;
+            OpResult::Bytes(own.parts.iter().find(is_it).unwrap().bytes.clone())
+        };
+        let mut results: Vec<PostResult> =
+            batches.into_iter().map(|(_, batch)| Ok(batch.into_iter().map(bytes).collect())).collect();
+        assert_eq!(client.put_together(&parts, &results), Some(value));
+        if let Ok(results) = &mut results[2] {
+            results.swap(0, 1);
+        }
+        assert_eq!(client.put_together(&parts, &results), None, "two parts have changed places");
+    }
+}

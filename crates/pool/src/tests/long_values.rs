@@ -1,0 +1,211 @@
+//! Pools with values in parts: seeded runs, memory that comes back, limits.
+
+use super::run::{Plan, Run};
+use crate::client::{Client, ClientCall, ClientCounters, ClientOptions, Condition, Outcome, Request};
+use crate::cluster::{Cluster, ClusterOptions};
+use crate::fabric::sim::SimOptions;
+use crate::fabric::{Nanos, NodeId};
+use crate::manager::{ManagerCall, ManagerOptions};
+use crate::parts::VALUE_BYTES_MAX;
+use crate::region::PoolLayout;
+
+/// Most values are in one to seven parts.
+fn long(seed: u64) -> Plan {
+    let mut plan = Plan::new(seed);
+    plan.client.part_units = if seed.is_multiple_of(2) { 1 } else { 2 };
+    (plan.walk_one_in, plan.keys, plan.calls) = (8, 7, 220);
+    if seed.is_multiple_of(4) {
+        plan.client.quarantine_ns = 60_000;
+    }
+    plan
+}
+
+#[test]
+fn every_history_is_linearizable_whatever_fails() {
+    let (mut client, mut reclaimed, mut walked) = (ClientCounters::default(), 0, 0);
+    for seed in 0..500 {
+        let report = Run::new(long(seed)).run(false).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        client = client.plus(report.client);
+        reclaimed += report.manager.reclaimed;
+        walked += report.walked;
+    }
+    let all = format!("{client:?}, {reclaimed} reclaimed, {walked} walked");
+    assert!(client.long_writes > 10_000 && client.long_reads > 5_000, "{all}");
+    assert!(client.value_hits > 100 && client.collected > 100 && reclaimed > 100 && walked > 300, "{all}");
+}
+
+fn fails(most: u64, plan: impl Fn(&mut Plan)) -> bool {
+    (0..most).any(|seed| {
+        let mut one = long(seed);
+        plan(&mut one);
+        Run::new(one).run(false).is_err()
+    })
+}
+
+#[test]
+fn each_protection_left_out_is_noticed() {
+    assert!(
+        fails(300, |plan| {
+            plan.repairs.parts_first = false;
+            plan.compute_crash_one_in = 20;
+        }),
+        "parts first"
+    );
+    assert!(
+        fails(300, |plan| {
+            (plan.repairs.parts_bound, plan.repairs.parts_quarantine) = (false, false);
+            (plan.keys, plan.client.cached_keys) = (2, 0);
+        }),
+        "parts that wait, and say whose they are"
+    );
+    // A value has several parts, and a block only a few.
+    assert!(
+        fails(300, |plan| {
+            plan.repairs.reclaim_sees_parts = false;
+            (plan.compute_crash_one_in, plan.keys, plan.deletes, plan.client.part_units) = (20, 24, 1, 1);
+        }),
+        "parts keep their blocks"
+    );
+}
+
+/// 36 blocks of 4,032 bytes for objects.
+const LAYOUT: PoolLayout =
+    PoolLayout { memory_nodes: 3, copies: 2, partition_bits: 1, groups: 4, block_bytes: 4096, blocks: 12 };
+const SECOND: Nanos = 1_000_000_000;
+
+struct Pool {
+    cluster: Cluster,
+    calls: u64,
+}
+
+impl Pool {
+    fn new(layout: PoolLayout) -> Pool {
+        let client = ClientOptions { depth: 64, ..Plan::new(1).client };
+        let manager = ManagerOptions {
+            retry_ns: 60_000,
+            prepare_ns: 2_000_000,
+            lease_ns: client.lease_ns,
+            placement: None,
+        };
+        let options = ClusterOptions { layout, compute_nodes: 2, client, manager, fabric: SimOptions::CHAOS };
+        Pool { cluster: Cluster::new(options, 5).unwrap(), calls: 0 }
+    }
+
+    fn begin(&mut self, node: u16, key: &str, request: Request) -> u64 {
+        self.calls += 1;
+        let call = ClientCall { id: self.calls, key: key.into(), request };
+        self.cluster.call(NodeId(node), call);
+        self.calls
+    }
+
+    fn outcome(&mut self, id: u64) -> Outcome {
+        let until = self.cluster.now() + SECOND;
+        while self.cluster.now() < until && self.cluster.step() {
+            if let Some((_, answer)) = self.cluster.take_answers().into_iter().find(|(_, one)| one.id == id) {
+                return answer.outcome;
+            }
+        }
+        panic!("no answer to {id}");
+    }
+
+    fn ask(&mut self, node: u16, key: &str, request: Request) -> Outcome {
+        let id = self.begin(node, key, request);
+        self.outcome(id)
+    }
+
+    fn put(&mut self, node: u16, key: &str, value: &[u8]) -> Outcome {
+        self.ask(node, key, Request::Put(value.to_vec(), Condition::Any))
+    }
+
+    fn has(&mut self, node: u16, key: &str, value: &[u8]) -> bool {
+        matches!(self.ask(node, key, Request::Get), Outcome::Value(there, _) if there == value)
+    }
+
+    fn rest(&mut self, ns: Nanos) {
+        let until = self.cluster.now() + ns;
+        while self.cluster.now() < until {
+            self.cluster.step();
+        }
+    }
+
+    /// Objects and parts that both nodes have given out.
+    fn used(&self) -> usize {
+        let clients = [0, 1].into_iter().filter_map(|node| self.cluster.client(NodeId(node)));
+        clients.map(Client::slab).map(|slab| slab.counts().0).sum()
+    }
+}
+
+fn is_stored(outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::Stored(_))
+}
+
+/// Values of five parts and their object take turns at two nodes, who free what the other one has: sixty times as much as there is memory.
+#[test]
+fn memory_of_parts_comes_back() {
+    let mut pool = Pool::new(LAYOUT);
+    for proxied in [false, true] {
+        for round in 0..240_u16 {
+            let value = vec![round as u8; 18_000 + usize::from(round)];
+            let outcome = pool.put(round % 2, "key", &value);
+            assert!(is_stored(&outcome), "{round}: {outcome:?}");
+            assert!(round % 8 != 0 || pool.has(1 - round % 2, "key", &value), "{round}");
+            // A bit is seen by housekeeping, and memory waits in quarantine.
+            pool.rest(2_000_000);
+            if round % 5 == 0 {
+                assert_eq!(pool.ask(0, "key", Request::Delete(Condition::Any)), Outcome::Deleted(true));
+            }
+        }
+        pool.ask(1, "key", Request::Delete(Condition::Any));
+        pool.rest(5_000_000);
+        assert_eq!(pool.used(), 0, "nothing is left of anything");
+        if !proxied {
+            for partition in [0, 1] {
+                pool.cluster.tell_manager(ManagerCall::Assign(partition, Some(NodeId(0))));
+            }
+            pool.rest(10_000_000);
+        }
+    }
+}
+
+/// What does not fit is refused, and leaves nothing behind that a short value would lack.
+#[test]
+fn without_room_a_long_value_takes_nothing() {
+    let mut pool = Pool::new(LAYOUT);
+    let (first, second) = (vec![1; 60_000], vec![2; 100_000]);
+    assert!(is_stored(&pool.put(0, "first", &first)));
+    let used = pool.used();
+    assert_eq!(pool.put(0, "second", &second), Outcome::Full);
+    assert_eq!(pool.ask(0, "second", Request::Get), Outcome::Absent);
+    assert_eq!(pool.used(), used);
+    for key in 0..40 {
+        let outcome = pool.put(0, &format!("short-{key}"), &[3; 1_000]);
+        assert!(is_stored(&outcome), "{key}: {outcome:?}");
+    }
+    assert!(pool.has(1, "first", &first));
+}
+
+#[test]
+fn the_longest_value_and_one_byte_more() {
+    let layout = PoolLayout { block_bytes: 64 << 10, blocks: 80, ..LAYOUT };
+    let mut pool = Pool::new(layout);
+    let mut value: Vec<u8> = (0..VALUE_BYTES_MAX).map(|at| (at / 7) as u8).collect();
+    assert!(is_stored(&pool.put(0, "key", &value)));
+    assert!(pool.has(0, "key", &value) && pool.has(1, "key", &value));
+    value.push(0);
+    assert_eq!(pool.put(0, "key", &value), Outcome::TooLong);
+    // So many at once that they wait for one another: no memory node is posted more than a fabric takes.
+    value.truncate(1 << 20);
+    let ids: Vec<u64> = (0..40_u16)
+        .map(|n| {
+            pool.begin(0, "other", Request::Put([&value[..], &n.to_le_bytes()].concat(), Condition::Any))
+        })
+        .collect();
+    let mut outcomes = Vec::new();
+    while outcomes.len() < ids.len() {
+        pool.cluster.step();
+        outcomes.extend(pool.cluster.take_answers().into_iter().map(|(_, answer)| answer.outcome));
+        let client = pool.cluster.client(NodeId(0)).unwrap();
+        assert!(client.long_bytes_under_way() <= 16 << 20);
+    }
+    assert!(outcomes.iter().any(is_stored), "{outcomes:?}");
+}
