@@ -92,3 +92,34 @@ fn one_command_runs_a_pool_with_its_servers() {
     assert!(up.child.wait().unwrap().success(), "{:?}", up.lines());
     assert!(processes.iter().all(|&process| !is_there(process)), "{processes:?}");
 }
+
+/// Long values, at two servers, of which one is killed: what it wrote is there, and its blocks are not taken back from under it.
+#[test]
+fn values_of_a_mebibyte_are_everybodys() {
+    let up = Up::start();
+    let [one, two] = [(); 2].map(|()| Program::spawn_over(&up.address(), &[]));
+    let (mut first, mut second) = (one.client(), two.client());
+    let (long, longer) = (vec![b'a'; 100_000], vec![b'b'; 1 << 20]);
+    let quoted = |value: &[u8]| format!("\"{}\"", String::from_utf8_lossy(value));
+    assert_eq!(first.run_words(&[b"SET", b"longer", &longer]), "OK");
+    assert!(second.run("GET longer") == quoted(&longer));
+    assert_eq!(first.run_words(&[b"HSET", b"hash", b"long", &long, b"count", b"1"]), "2");
+    assert_eq!(second.run("HINCRBY hash count 41"), "42");
+    assert_eq!(first.run("HGET hash count"), "\"42\"");
+    assert!(first.run("HGET hash long") == quoted(&long));
+    assert_eq!(second.run("STRLEN longer"), (1 << 20).to_string());
+    assert_eq!(first.run("GETRANGE longer 1048574 -1"), "\"bb\"");
+    assert_eq!(second.run_words(&[b"APPEND", b"longer", b"c"]), ((1 << 20) + 1).to_string());
+    let refused = first.run_words(&[b"SET", b"longest", &vec![b'd'; 3 << 20]]);
+    assert!(refused.contains("this store keeps at most"), "{refused}");
+    // Blocks of the killed one into which no slot leads are taken back, but for those that lists of parts lead into.
+    one.kill();
+    eventually("its session is fenced", || second.run("SET later 1") == "OK");
+    assert!(second.run("HGET hash long") == quoted(&long));
+    let three = Program::spawn_over(&up.address(), &[]);
+    let mut third = three.client();
+    assert_eq!(third.run_words(&[b"SET", b"more", &long]), "OK");
+    assert!(third.run("GET longer") == quoted(&[&longer[..], b"c"].concat()));
+    assert!(third.run("HGET hash long") == quoted(&long) && second.run("GET more") == quoted(&long));
+    assert_eq!(third.run("DBSIZE"), "4");
+}
