@@ -103,7 +103,7 @@ fn parse_size(text: &str) -> Result<Geometry, String> {
 }
 
 fn url(files: &[PathBuf]) -> KvssdUrl {
-    KvssdUrl { files: files.to_vec(), bytes: None }
+    KvssdUrl { files: files.to_vec(), bytes: None, copies: None, alone: false }
 }
 
 /// Opens an array that was looked at before: nothing is made. Devices that are added may be.

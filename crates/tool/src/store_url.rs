@@ -62,14 +62,6 @@ impl KvssdUrl {
     }
 }
 
-impl fmt::Display for KvssdUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let files: Vec<String> = self.files.iter().map(|file| file.display().to_string()).collect();
-        write!(f, "kvssd:{}", files.join(","))?;
-        self.bytes.map_or(Ok(()), |bytes| write!(f, "?size={bytes}"))
-    }
-}
-
 /// A pool of memory that many nodes share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PoolUrl {

@@ -100,6 +100,7 @@ fn as_json(array: &SeenArray) -> serde_json::Value {
     let (work, removed) = match newest.work() {
         ArrayWork::Nothing => ("nothing", None),
         ArrayWork::Rebalance => ("rebalance", None),
+        ArrayWork::Rebuild => ("rebuild", None),
         ArrayWork::Remove { device } => ("remove", Some(device)),
     };
     let devices: Vec<_> = members_of(array)

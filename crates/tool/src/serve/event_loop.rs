@@ -4,6 +4,8 @@
 //! sync if one is needed, then write the replies. Promises: it never waits for a disk or for one client; each limit of
 //! [`limits`] on clients is enforced here. Must not know what commands do.
 
+mod steps;
+
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
@@ -18,16 +20,15 @@ use mio::{Events, Interest, Poll, Token, Waker};
 use rustix::net::sockopt;
 use slab::Slab;
 
-use super::attempts::{Advanced, Attempts};
+use super::attempts::Attempts;
 use super::connection::{Connection, Pool, Progress};
 use super::dispatch;
 use super::failure::Failure;
 use super::keyspace::Keyspace;
-use super::keyspace::pairs::attempt::{Attempt, Ended, Step};
 use super::limits;
 use super::persister::Persister;
 use super::pipeline_peek::{PeekedRun, PipelinePeek};
-use super::reader::{Client, Reader};
+use super::reader::Reader;
 use super::reply::Reply;
 use super::resp::{Parsed, ProtocolError, RequestLimits};
 use super::server::{Server, Shutdown};
@@ -495,70 +496,6 @@ impl EventLoop {
             if let Some(connection) = self.connections.get_mut(key) {
                 list(&mut self.next, connection, key);
             }
-        }
-    }
-
-    /// Has the commands given again, or answered, whose attempts have gone a step on.
-    fn finish_steps(&mut self) {
-        let ended = self.attempts.as_ref().map(Attempts::ended);
-        for Advanced { client, attempt, step, before, ended } in ended.into_iter().flatten() {
-            for (client, attempt) in before {
-                self.take_up(client, attempt, (step, ended.clone()));
-            }
-            self.take_up(client, attempt, (step, ended));
-        }
-    }
-
-    /// Has the attempts of this turn's commands go on. For what the store has at once, as far as there is room for it, nobody waits.
-    fn request_steps(&mut self) {
-        let Keyspace::Pairs(keys) = &self.server.keyspace else { return };
-        let (db, bytes_max) = (keys.db().clone(), self.server.settings.client_bytes_max);
-        let mut lacking = Vec::new();
-        for mut job in self.server.group_commit.take_steps() {
-            let may_be_cached = job.step == Step::Fetch && db.bytes_at_hand() < bytes_max;
-            match may_be_cached.then(|| job.attempt.fetch_cached()).flatten() {
-                Some(ended) => self.take_up(job.client, job.attempt, (job.step, ended)),
-                None => lacking.push(job),
-            }
-        }
-        if let Some(attempts) = &self.attempts {
-            attempts.set_bytes_max(bytes_max);
-            if !lacking.is_empty() {
-                attempts.request(lacking);
-            }
-        }
-    }
-
-    /// Has the commands given again that waited for others which write their rows, once those are done.
-    fn begin_waiting(&mut self) {
-        let sessions = &self.server.sessions;
-        let is_there = |(key, id): Client| sessions.get(key).is_some_and(|session| session.id == id);
-        for job in self.server.group_commit.begin_waiting(is_there) {
-            self.take_up(job.client, job.attempt, (job.step, Ended::Well));
-        }
-    }
-
-    fn take_up(&mut self, (key, id): Client, attempt: Box<Attempt>, (step, ended): (Step, Ended)) {
-        let waits = |s: &Session| s.id == id && s.waits_for_store();
-        if !self.server.sessions.get(key).is_some_and(waits) {
-            return;
-        }
-        self.server.take_up(key, attempt, step, ended);
-        if let Some(connection) = self.connections.get_mut(key) {
-            list(&mut self.next, connection, key);
-        }
-    }
-
-    /// Has the sweep of a store of pairs go on, which rests after each round.
-    fn sweep_pairs(&mut self) {
-        let now = self.server.keyspace.uptime();
-        let Some(attempts) = &self.attempts else { return };
-        if now.saturating_sub(self.swept.1) < SWEEP_REST && self.swept.0 > 0 {
-            return;
-        }
-        let rounds = attempts.sweep();
-        if rounds > self.swept.0 {
-            self.swept = (rounds, now);
         }
     }
 

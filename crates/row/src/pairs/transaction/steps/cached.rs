@@ -11,7 +11,7 @@ use crate::pairs::catalog::SeenEntry;
 use crate::transaction_bytes::TransactionBytes;
 
 /// A pair that the backend had.
-enum Found {
+enum CachedPair {
     Table(Box<str>, SeenEntry),
     Row(Vec<u8>, Pair),
 }
@@ -45,12 +45,12 @@ impl Transaction {
         for _ in 0..2 {
             let mut commands = Commands::default();
             lacking.iter().for_each(|want| self.plan(want, &mut commands));
-            let found: Option<Vec<Found>> =
+            let found: Option<Vec<CachedPair>> =
                 commands.all.into_iter().map(|command| self.look_up(cache, command)).collect();
             for found in found.into_iter().flatten() {
                 match found {
-                    Found::Table(name, seen) => drop(self.tables.insert(name, Some(seen))),
-                    Found::Row(key, pair) => {
+                    CachedPair::Table(name, seen) => drop(self.tables.insert(name, Some(seen))),
+                    CachedPair::Row(key, pair) => {
                         drop(self.rows.insert(key, RowAtHand::got(Some(Arc::new(pair)))));
                     }
                 }
@@ -64,16 +64,16 @@ impl Transaction {
     }
 
     /// What a command would bring. Not a row that has expired, which is to be removed, nor what is damaged, of which others tell.
-    fn look_up(&self, cache: &dyn PairCache, command: PairCommand) -> Option<Found> {
+    fn look_up(&self, cache: &dyn PairCache, command: PairCommand) -> Option<CachedPair> {
         match command {
             PairCommand::Table(name, key) => {
                 let pair = cache.get(&key)?;
                 let seen = self.store.seen_entry(&name, &key, &pair).ok()?;
-                Some(Found::Table(name, seen))
+                Some(CachedPair::Table(name, seen))
             }
             PairCommand::Row(group, key) => {
                 let pair = cache.get(&key)?;
-                self.expired_mark(group, Some(&pair)).is_none().then_some(Found::Row(key, pair))
+                self.expired_mark(group, Some(&pair)).is_none().then_some(CachedPair::Row(key, pair))
             }
             _ => None,
         }
