@@ -436,15 +436,14 @@ impl Array {
         let layout = self.layout.write();
         let settled = self.settle_intents(&layout).map_err(Error::from);
         let flushed = layout.on_each(array_device::ArrayDevice::persist);
-        if flushed.is_ok() {
-            let place_refused = |device: &mut array_device::ArrayDevice| {
-                let place = device.place();
-                writes::clear_marks(device).map_err(|error| refused(place, &error))
-            };
-            layout.on_each(place_refused)?;
-        }
+        let clear = |device: &mut array_device::ArrayDevice| {
+            let place = device.place();
+            writes::clear_marks(device).map_err(|error| refused(place, &error))
+        };
+        let cleared = flushed.and_then(|()| layout.on_each(clear));
+        // Whatever was refused: else their files stay in use.
         let is_closed = layout.close();
-        settled.and(flushed).and(is_closed)
+        settled.and(cleared).and(is_closed)
     }
 
     /// Sets more marks aside if few are left. One device that keeps it will do: the array is opened with all of them.

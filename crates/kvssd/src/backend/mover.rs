@@ -316,12 +316,22 @@ impl Mover {
     }
 
     fn finish(&mut self) -> ArrayResult<MoverStage> {
-        let removed = match self.work {
+        let array = Arc::clone(&self.turn.array);
+        let mut layout = array.layout.write();
+        let goes = match self.work {
             MapWork::Remove(number) if self.failed.is_none() => Some(number),
             _ => None,
         };
+        // Of what it still has there was nowhere to go to: a device went out meanwhile.
+        let stays = goes.filter(|&number| layout.map().has_shards(number));
+        if let Some(number) = stays {
+            let map = layout.map();
+            let devices = map.in_members().filter(|member| *member != number).count();
+            self.failed = Some(ArrayError::Copies { copies: map.copies(), devices });
+        }
+        let removed = goes.filter(|_| stays.is_none());
         let is_whole = self.failed.is_none();
-        self.array().change_map(None, |map| {
+        array.change_layout(&mut layout, None, |map| {
             map.work = MapWork::Nothing;
             if let Some(number) = removed {
                 map.members.remove(&number);

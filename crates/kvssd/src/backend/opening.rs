@@ -293,7 +293,7 @@ fn put_out_lost(
     if shards > 0 {
         return Err(ArrayError::NoCopy { shards, devices: places(map), why });
     }
-    if map.have_all(&numbers) && !options.alone {
+    if map.may_have_all(&numbers) && !options.alone {
         return Err(ArrayError::Undecided { devices: places(map), why });
     }
     numbers.iter().for_each(|number| map.put_out(*number));
@@ -471,7 +471,7 @@ pub(super) fn added(
             let has_rows = device.has_rows().map_err(failed)?;
             match has_rows || !map.is_none_or(is_removed) {
                 true => foreign("this array, or has pairs on it"),
-                false => Ok(*device),
+                false => forget_intents(&mut device).map_err(failed).map(|()| *device),
             }
         }
     }
@@ -493,11 +493,7 @@ pub(super) fn replacement(
             Err(ArrayError::Foreign { device: place + 1, what: "this array, and in use" })
         }
         MetDevice::Device(mut device, _) => {
-            // PERSIST: what batches were about to do when it was of the array is done, or was changed since: an opening is not to do it again.
-            let marks: Vec<u64> =
-                device.intents().map_err(failed)?.iter().map(|intent| intent.first_mark).collect();
-            let dropped: KvResult<()> = device.drop_intents(&marks).into_iter().collect();
-            dropped.and_then(|()| device.flush()).map_err(failed)?;
+            forget_intents(&mut device).map_err(failed)?;
             clear_marks(&mut device).map_err(failed)?;
             let has_rows = device.has_rows().map_err(failed)?;
             Ok((*device, has_rows))
@@ -509,6 +505,15 @@ pub(super) fn replacement(
             Ok((with_no_marks(made).map_err(failed)?, false))
         }
     }
+}
+
+/// Of a device that was of the array before.
+///
+/// PERSIST: what batches were about to do then is done, or was changed since: an opening is not to do it again.
+fn forget_intents(device: &mut ArrayDevice) -> KvResult<()> {
+    let marks: Vec<u64> = device.intents()?.iter().map(|intent| intent.first_mark).collect();
+    device.drop_intents(&marks).into_iter().collect::<KvResult<()>>()?;
+    device.flush()
 }
 
 /// Where shards that are written are told of from now on: it finds room for that whenever it is full.

@@ -64,6 +64,11 @@ impl ArrayMap {
         self.copies_of(key).any(|of| of == device)
     }
 
+    /// Whether a device has the first or the second copy of any shard.
+    pub(in crate::backend) fn has_shards(&self, device: u16) -> bool {
+        (0..SHARDS).any(|shard| self.shards[shard] == device || self.second(shard) == Some(device))
+    }
+
     /// Its devices that are not out.
     pub(in crate::backend) fn in_members(&self) -> impl Iterator<Item = u16> + '_ {
         self.members.difference(&self.out).copied()
@@ -77,11 +82,12 @@ impl ArrayMap {
             .count()
     }
 
-    /// Whether these devices have a copy of each shard.
-    pub(in crate::backend) fn have_all(&self, devices: &BTreeSet<u16>) -> bool {
+    /// Whether these devices may have a copy of each shard. One on which a copy is being made has it by the next map, which they may have while the others do not.
+    pub(in crate::backend) fn may_have_all(&self, devices: &BTreeSet<u16>) -> bool {
         let has = |shard: usize| {
-            devices.contains(&self.shards[shard])
-                || self.second(shard).is_some_and(|device| devices.contains(&device))
+            let target = self.moves.get(&(shard as u16)).copied();
+            let copies = [Some(self.shards[shard]), self.second(shard), target];
+            copies.into_iter().flatten().any(|device| devices.contains(&device))
         };
         (0..SHARDS).all(has)
     }
@@ -302,6 +308,20 @@ mod tests {
         fn put_out_in_name(&mut self, device: u16) {
             self.out.insert(device);
         }
+    }
+
+    /// A device on which copies are made may have the next map, which says that they are there.
+    #[test]
+    fn where_copies_are_made_they_may_be() {
+        let mut map = map(2);
+        map.put_out(0);
+        map.members.insert(5);
+        assert!(!map.may_have_all(&[5].into()) && map.may_have_all(&[1].into()));
+        map.work = MapWork::Rebuild;
+        map.moves = (0..SHARDS as u16).map(|shard| (shard, 5)).collect();
+        assert!(map.may_have_all(&[5].into()));
+        map.moves.remove(&7);
+        assert!(!map.may_have_all(&[5].into()));
     }
 
     #[test]
