@@ -102,7 +102,7 @@ impl Default for ClientOptions {
     }
 }
 
-/// Bytes of long values that are being put at most, but one: more wait. A fabric holds so many for each memory node.
+/// Bytes of long values that are being put at most, and of parts that are being read: more wait. A fabric holds so many for each memory node.
 const LONG_BYTES_MAX: usize = 16 << 20;
 
 /// The configuration that a client works in.
@@ -153,6 +153,8 @@ pub struct Client {
     asked_for: Option<Nanos>,
     counters: ClientCounters,
     accesses: AccessCounts,
+    /// Bytes of parts that are read at a time, at most, but those of one call.
+    turn_bytes_max: usize,
 }
 
 impl Client {
@@ -196,6 +198,7 @@ impl Client {
             asked_for: None,
             counters: ClientCounters::default(),
             accesses: AccessCounts::new(layout.partitions()),
+            turn_bytes_max: LONG_BYTES_MAX,
         }
     }
 
@@ -277,6 +280,7 @@ impl Client {
         }
         if !self.is_paused() {
             self.begin_calls(now, out);
+            self.give_turns(now, out);
         }
         // Before anybody is told anything.
         let valid_until = if self.is_paused() { 0 } else { self.proxy.lease_until() };
@@ -638,7 +642,7 @@ impl Client {
                 return;
             }
             Next::Finish(outcome) => return self.finish(id, operation, outcome, now, out),
-            Next::Hold | Next::Again => {}
+            Next::Hold | Next::Again | Next::AwaitTurn => {}
         }
         self.operations.insert(id, operation);
     }
@@ -676,7 +680,7 @@ impl Client {
             return Next::Hold;
         }
         match &operation.step {
-            Step::Start | Step::AwaitSpace => self.start(operation, now),
+            Step::Start | Step::AwaitSpace | Step::AwaitTurn(_) => self.start(operation, now),
             Step::Probe(cached) => self.probed(operation, *cached, &results, now),
             Step::ReadGranted(cached) => self.granted_came(operation, *cached, &results, now),
             Step::WriteObject(cached) => self.object_is_written(operation, *cached, now),

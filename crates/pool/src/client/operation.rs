@@ -184,6 +184,8 @@ pub(super) enum Step {
     WalkTable,
     /// The objects of these words.
     WalkObjects(WalkStep),
+    /// Its turn to read parts, of so many bytes.
+    AwaitTurn(usize),
     /// The parts of a value.
     Parts(PartReads),
     /// The parts of the values of what a walk came by.
@@ -243,6 +245,8 @@ pub(super) struct Operation {
     pub(super) seen: Vec<SlotAndWord>,
     /// How often an object did not verify that a walk came by.
     pub(super) unverified: u32,
+    /// It has its turn: so many bytes of parts it may read.
+    pub(super) turn_bytes: usize,
 }
 
 impl Operation {
@@ -275,6 +279,7 @@ impl Operation {
             resend_at: None,
             seen: Vec::new(),
             unverified: 0,
+            turn_bytes: 0,
         }
     }
 
@@ -300,6 +305,8 @@ pub(super) enum Next {
     Again,
     /// Waits for memory.
     AwaitSpace,
+    /// Waits for its turn to read parts.
+    AwaitTurn,
     /// Waits for another configuration.
     Hold,
     /// Is done.

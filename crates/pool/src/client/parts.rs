@@ -5,10 +5,14 @@
 //!
 //! Nothing of a value is read before the object that lists its parts: a read takes one round more than that of a value in its object. A write takes none more, since all parts are written beside the object, and no slot leads to it before
 //! all copies have everything.
+//!
+//! So many parts are read at a time that they come in time: whoever finds a list while others read as much as there may be waits for its turn, in the order of the calls, and looks at the slot again then, since what the list says is too old. Where parts came too late
+//! it is half as much from then on, and more again with each value that came.
 
 use super::operation::{Holder, Next, Operation, Outcome, OwnObject, OwnPart, PartReads, Step};
-use super::{Client, bytes_of};
+use super::{Client, ClientAnswer, LONG_BYTES_MAX, bytes_of};
 use crate::fabric::{Batch, Nanos, PostResult, RemoteOp};
+use crate::machine::Out;
 use crate::object::{Generation, Object, ObjectKind};
 use crate::parts::{ListedPart, PartList, ValuePlace, bytes_of_part};
 use crate::region::MemoryNode;
@@ -139,12 +143,67 @@ impl Client {
         }
         let mut batches = Vec::new();
         match self.reads_of_parts(generation, &value, &mut batches) {
-            Some(parts) => {
+            Some(parts) if self.takes_turn(operation, parts.list.value_bytes) => {
                 operation.step = Step::Parts(parts);
                 Next::Post(batches)
             }
-            None => self.again_soon(operation, now),
+            Some(_) => Next::AwaitTurn,
+            None => {
+                operation.turn_bytes = 0;
+                self.again_soon(operation, now)
+            }
         }
+    }
+
+    /// Whether an operation may read parts of so many bytes now: it has its turn until it is done. Else it is to wait.
+    pub(super) fn takes_turn(&self, operation: &mut Operation, bytes: usize) -> bool {
+        let waits = |other: &Operation| matches!(other.step, Step::AwaitTurn(_));
+        // Whoever was given a turn is before those who wait, also where there is more to read than it was.
+        let is_next = operation.turn_bytes > 0 || !self.operations.values().any(waits);
+        if operation.turn_bytes < bytes && !(is_next && self.has_turn(bytes)) {
+            operation.turn_bytes = 0;
+            operation.step = Step::AwaitTurn(bytes);
+            return false;
+        }
+        operation.turn_bytes = operation.turn_bytes.max(bytes);
+        true
+    }
+
+    /// Whether, beside the operations that are there, one more may read so many bytes.
+    fn has_turn(&self, bytes: usize) -> bool {
+        let taken: usize = self.operations.values().map(|operation| operation.turn_bytes).sum();
+        taken == 0 || taken + bytes <= self.turn_bytes_max
+    }
+
+    /// Lets those go on that wait for their turn, as many as may. They begin again.
+    pub(super) fn give_turns(&mut self, now: Nanos, out: &mut Vec<Out<ClientAnswer>>) {
+        while !self.is_paused() {
+            let waits = |(&id, operation): (&u32, &Operation)| match operation.step {
+                Step::AwaitTurn(bytes) => Some((id, bytes)),
+                _ => None,
+            };
+            let Some((id, bytes)) = self.operations.iter().find_map(waits) else { return };
+            if !self.has_turn(bytes) {
+                return;
+            }
+            if let Some(operation) = self.operations.get_mut(&id) {
+                (operation.turn_bytes, operation.step) = (bytes, Step::Start);
+            }
+            self.advance(id, now, out);
+        }
+    }
+
+    /// Whether parts came in time. If not, the turn is over, and fewer are read at a time.
+    pub(super) fn parts_are_fresh(&mut self, operation: &mut Operation, now: Nanos) -> bool {
+        let is_fresh = self.is_fresh(operation, now);
+        self.turn_bytes_max = match is_fresh {
+            true => LONG_BYTES_MAX.min(self.turn_bytes_max + BATCH_AIM_BYTES),
+            false => BATCH_AIM_BYTES.max(self.turn_bytes_max / 2),
+        };
+        if !is_fresh {
+            operation.turn_bytes = 0;
+        }
+        is_fresh
     }
 
     /// The parts of a read's value came. It was the key's when the object was.
@@ -155,8 +214,8 @@ impl Client {
         results: &[PostResult],
         now: Nanos,
     ) -> Next {
-        if !self.is_fresh(operation, now) {
-            return Next::Again;
+        if !self.parts_are_fresh(operation, now) {
+            return self.again_soon(operation, now);
         }
         let Some(value) = self.put_together(parts, results) else { return self.again_soon(operation, now) };
         // If the pair was granted, and has not changed since.

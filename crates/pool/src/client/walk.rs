@@ -167,6 +167,10 @@ impl Client {
         if walked.long.is_empty() {
             return Next::Finish(Outcome::Walked(walked.pairs, walked.next));
         }
+        let bytes = walked.long.iter().map(|(_, parts)| parts.list.value_bytes).sum();
+        if !self.takes_turn(operation, bytes) {
+            return Next::AwaitTurn;
+        }
         operation.step = Step::WalkParts(walked);
         Next::Post(batches)
     }
@@ -179,7 +183,7 @@ impl Client {
         results: &[PostResult],
         now: Nanos,
     ) -> Next {
-        if !self.is_fresh(operation, now) {
+        if !self.parts_are_fresh(operation, now) {
             return self.again_soon(operation, now);
         }
         let WalkedParts { mut pairs, long, next } = walked;

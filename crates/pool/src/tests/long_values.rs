@@ -3,6 +3,7 @@
 use super::run::{Plan, Run};
 use crate::client::{Client, ClientCall, ClientCounters, ClientOptions, Condition, Outcome, Request};
 use crate::cluster::{Cluster, ClusterOptions};
+use crate::fabric::nic::NicModel;
 use crate::fabric::sim::SimOptions;
 use crate::fabric::{Nanos, NodeId};
 use crate::manager::{ManagerCall, ManagerOptions};
@@ -81,13 +82,17 @@ struct Pool {
 impl Pool {
     fn new(layout: PoolLayout) -> Pool {
         let client = ClientOptions { depth: 64, ..Plan::new(1).client };
+        Pool::with(layout, client, SimOptions::CHAOS)
+    }
+
+    fn with(layout: PoolLayout, client: ClientOptions, fabric: SimOptions) -> Pool {
         let manager = ManagerOptions {
             retry_ns: 60_000,
             prepare_ns: 2_000_000,
             lease_ns: client.lease_ns,
             placement: None,
         };
-        let options = ClusterOptions { layout, compute_nodes: 2, client, manager, fabric: SimOptions::CHAOS };
+        let options = ClusterOptions { layout, compute_nodes: 2, client, manager, fabric };
         Pool { cluster: Cluster::new(options, 5).unwrap(), calls: 0 }
     }
 
@@ -208,4 +213,67 @@ fn the_longest_value_and_one_byte_more() {
         assert!(client.long_bytes_under_way() <= 16 << 20);
     }
     assert!(outcomes.iter().any(is_stored), "{outcomes:?}");
+}
+
+/// 64 values of 2 MiB are read at once from a memory node whose link carries so many bytes in a microsecond, with a quarantine of 60 ms. When all are answered, when a short one is that was asked for a little later, and what the client counted.
+fn many_long_reads(link_bytes_per_us: u64) -> (Nanos, Nanos, ClientCounters) {
+    let layout = PoolLayout { memory_nodes: 1, copies: 1, block_bytes: 64 << 10, blocks: 80, ..LAYOUT };
+    let client = ClientOptions {
+        quarantine_ns: 60_000_000,
+        timeout_ns: 3 * SECOND,
+        depth: 128,
+        cached_keys: 0,
+        ..Plan::new(1).client
+    };
+    let nic = NicModel { link_bytes_per_us, ..NicModel::CONNECTX3 };
+    let mut pool = Pool::with(layout, client, SimOptions::modelled(nic));
+    let value: Vec<u8> = (0..VALUE_BYTES_MAX).map(|at| (at / 7) as u8).collect();
+    assert!(is_stored(&pool.put(0, "long", &value)) && is_stored(&pool.put(0, "short", &[1])));
+    let began = pool.cluster.now();
+    for _ in 0..64 {
+        pool.begin(0, "long", Request::Get);
+    }
+    let (mut left, mut short, mut short_took) = (64, None, 0);
+    while left > 0 {
+        pool.cluster.step();
+        if short.is_none() && pool.cluster.now() > began + 1_000_000 {
+            short = Some((pool.begin(0, "short", Request::Get), pool.cluster.now()));
+        }
+        for (_, answer) in pool.cluster.take_answers() {
+            let Outcome::Value(there, _) = answer.outcome else { panic!("{:?}", answer.outcome) };
+            match short {
+                Some((id, at)) if id == answer.id => short_took = pool.cluster.now() - at,
+                _ => {
+                    assert!(there == value);
+                    left -= 1;
+                }
+            }
+        }
+    }
+    let counters = pool.cluster.client(NodeId(0)).unwrap().counters();
+    (pool.cluster.now() - began, short_took, counters)
+}
+
+/// What all of them take on a link that is never idle.
+fn least_ns(link_bytes_per_us: u64) -> Nanos {
+    64 * (VALUE_BYTES_MAX as u64) * 1_000 / link_bytes_per_us
+}
+
+/// All of them together take more than twice half of a quarantine; so many at a time are read that none comes too late, and a short one does not wait for all.
+#[test]
+fn long_reads_take_turns() {
+    let (took, short_took, counters) = many_long_reads(2_000);
+    let least = least_ns(2_000);
+    assert!((least..least * 5 / 4).contains(&took), "{took} ns, at least {least}");
+    assert!((1..20_000_000).contains(&short_took), "{short_took}");
+    assert_eq!((counters.late, counters.long_reads), (0, 64));
+}
+
+/// Where less than 16 MiB come in half of a quarantine fewer are read at a time.
+#[test]
+fn long_reads_are_fewer_at_a_time_where_they_come_late() {
+    let (took, _, counters) = many_long_reads(200);
+    let least = least_ns(200);
+    assert!((least..least * 3 / 2).contains(&took), "{took} ns, at least {least}, {counters:?}");
+    assert!(counters.late > 0);
 }
