@@ -157,10 +157,11 @@ impl PoolLayout {
         0..u16::from(self.memory_nodes)
     }
 
-    /// The nodes that have a region, the first one first.
+    /// The nodes that have a region, the first one first; none have one that is not there.
     pub fn replicas(&self, region: u16) -> impl Iterator<Item = MemoryNode> + use<> {
         let nodes = u16::from(self.memory_nodes);
-        (0..u16::from(self.copies)).map(move |copy| MemoryNode(((region + copy) % nodes) as u8))
+        let copies = if region < nodes { self.copies.into() } else { 0 };
+        (0..copies).map(move |copy| MemoryNode(((region + copy) % nodes) as u8))
     }
 
     /// Those of them that are in `living`.
@@ -208,6 +209,15 @@ impl PoolLayout {
         let number = (inside / u64::from(self.block_bytes)) as u32;
         let is_there = number < self.blocks && self.regions().contains(&address.region);
         is_there.then_some(BlockId { region: address.region, number })
+    }
+
+    /// The block that an object of so many bytes at an address is in, all of it and beside the bitmap; none where no object can be.
+    pub fn block_of_object(&self, address: LogicalAddress, bytes: usize) -> Option<BlockId> {
+        let block = self.block_of(address)?;
+        let inside = u64::from(address.offset - self.block_address(block).offset);
+        let is_in_it = inside >= self.bitmap_bytes().into()
+            && inside.checked_add(bytes as u64).is_some_and(|end| end <= self.block_bytes.into());
+        is_in_it.then_some(block)
     }
 
     /// The word of the bitmap that has the bit of an object, and the bit.
@@ -389,6 +399,13 @@ mod tests {
         assert_eq!(LAYOUT.block_of(LogicalAddress { region: 0, offset: start + 8192 }), None);
         assert_eq!(LAYOUT.block_of(LogicalAddress { region: 4, offset: start }), None);
         assert_eq!(LAYOUT.block_of(LogicalAddress { region: 0, offset: 64 }), None);
+        let object = |offset, bytes| LAYOUT.block_of_object(LogicalAddress { region: 0, offset }, bytes);
+        assert_eq!(object(start + 64, 8192 - 64), Some(last));
+        assert_eq!(
+            (object(start + 64, 8192), object(start, 64), object(start - 64, 128)),
+            (None, None, None)
+        );
+        assert_eq!(LAYOUT.replicas(4).chain(LAYOUT.replicas(u16::MAX)).count(), 0);
     }
 
     #[test]

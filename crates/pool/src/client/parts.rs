@@ -99,7 +99,7 @@ impl Client {
         Some(batches)
     }
 
-    /// Adds the reads of all parts that an object's value lists, each from the first living replica. None: it is no list, or a part has no copy left.
+    /// Adds the reads of all parts that an object's value lists, each from the first living replica. None: it is no list, or one that leads out of the pool, or a part has no copy left; then nothing is added.
     pub(super) fn reads_of_parts(
         &self,
         generation: Generation,
@@ -107,9 +107,13 @@ impl Client {
         batches: &mut Vec<(MemoryNode, Batch)>,
     ) -> Option<PartReads> {
         let list = PartList::decode(value).ok()?;
+        let place = |part: &ListedPart| {
+            self.layout.block_of_object(part.address, part.object_bytes())?;
+            self.replicas(part.address.region)?.first().copied()
+        };
+        let nodes: Vec<MemoryNode> = list.parts.iter().map(place).collect::<Option<_>>()?;
         let mut reads = Vec::with_capacity(list.parts.len());
-        for part in &list.parts {
-            let node = *self.replicas(part.address.region)?.first()?;
+        for (part, node) in list.parts.iter().zip(nodes) {
             let read = RemoteOp::Read(part.address.into(), part.object_bytes() as u32);
             reads.push(push_op(batches, node, read));
         }
@@ -231,6 +235,7 @@ mod tests {
     use crate::fabric::{NodeId, OpResult, SessionId, is_within_limits};
     use crate::parts::VALUE_BYTES_MAX;
     use crate::region::{BlockId, NodeSet, PoolLayout};
+    use crate::word::LogicalAddress;
 
     const LAYOUT: PoolLayout = PoolLayout {
         memory_nodes: 3,
@@ -242,10 +247,14 @@ mod tests {
     };
 
     fn client() -> Client {
-        let mut client = Client::new(NodeId(0), 1, LAYOUT, ClientOptions::default());
+        client_with(ClientOptions::default(), 3)
+    }
+
+    fn client_with(options: ClientOptions, blocks: u32) -> Client {
+        let mut client = Client::new(NodeId(0), 1, LAYOUT, options);
         let view = ClientView { epoch: 1, living: NodeSet::first(3), session: SessionId(1) };
         client.install(0, view, (&[], &[]), &mut Vec::new());
-        for number in 0..3 {
+        for number in 0..blocks {
             client.slab.add_block(BlockId { region: 0, number });
         }
         client
@@ -299,5 +308,33 @@ mod tests {
             results.swap(0, 1);
         }
         assert_eq!(client.put_together(&parts, &results), None, "two parts have changed places");
+    }
+
+    /// A list that is well formed, and leads to where no object can be: it is none, and nothing of it is read.
+    #[test]
+    fn a_list_that_leads_out_of_the_pool_is_none() {
+        let client = client();
+        let block = BlockId { region: 1, number: 3 };
+        let start = client.layout.block_address(block).offset;
+        let end = start + client.layout.block_bytes;
+        let reads = |region, offset, units: u8| {
+            let part = |offset, units| ListedPart { address: LogicalAddress { region, offset }, units };
+            let first =
+                ListedPart { address: LogicalAddress { region: 0, offset: start + 4096 }, units: 255 };
+            let value_bytes = 16_288 + usize::from(units) * 64 - 32;
+            let list = PartList { value_bytes, parts: vec![first, part(offset, units)] }.encode();
+            assert!(PartList::decode(&list).is_ok());
+            let mut batches = Vec::new();
+            let parts = client.reads_of_parts(Generation::new(1, 1), &list, &mut batches);
+            assert_eq!(parts.is_some(), !batches.is_empty());
+            parts.is_some()
+        };
+        assert!(reads(1, end - 64 * 255, 255) && reads(1, end - 64, 1));
+        assert!(!reads(1, end - 64, 2), "beyond the last block");
+        assert!(!reads(1, start - 64, 2), "from one block into another");
+        assert!(!reads(1, start, 1), "a bitmap");
+        assert!(!reads(1, 64, 1), "the index");
+        assert!(!reads(1, u32::MAX - 63, 1), "beyond the region");
+        assert!(!reads(3, start + 4096, 1) && !reads(u16::MAX, start + 4096, 1), "no region");
     }
 }
