@@ -6,14 +6,14 @@
 //! in it, and what they had freed in it is done, since they have waited for their posts. A change of which a client is in doubt may turn out to be done, and the client frees then what it replaced: blocks that doubts name stay.
 //!
 //! A slot's word does not say whether its object lists parts. An object and its parts are in blocks of one session, so that only where a session has a block into which no slot leads its objects are looked at: of all of them the first bytes, and
-//! the whole of those that list parts. What they list keeps its block. Objects that do not verify keep all blocks of their session: their parts are not known.
+//! the whole of those that list parts. What they list keeps its block. Objects that do not verify keep all blocks of their session: their parts are not known. Neither are those of a word or a list that leads to where no object can be.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::repair::RepairPost;
 use crate::fabric::{OpResult, RemoteOp};
 use crate::object::{OBJECT_HEADER_BYTES, Object, ObjectKind};
-use crate::parts::PartList;
+use crate::parts::{ListedPart, PartList};
 use crate::region::{BlockEntry, BlockId, MemoryNode, NodeSet, PoolLayout};
 use crate::word::{LiveWord, SlotWord};
 use hedgerow_row::le_bytes::u64_at;
@@ -187,9 +187,18 @@ impl Reclaim {
             self.freed.keys().filter_map(|block| self.gone.get(block)).copied().collect();
         let leads = std::mem::take(&mut self.leads).into_iter();
         let is_theirs = |block: &BlockId| self.gone.get(block).is_some_and(|one| sessions.contains(one));
-        if self.sees_parts {
-            self.headers = leads.filter(|(block, _)| is_theirs(block)).flat_map(|(_, words)| words).collect();
+        if !self.sees_parts {
+            return;
         }
+        let theirs = leads.filter(|(block, _)| is_theirs(block)).flat_map(|(_, words)| words);
+        let (layout, object) = (self.layout, |word: &SlotWord| word.as_live());
+        let is_object = |word: &SlotWord| {
+            object(word).and_then(|live| layout.block_of_object(live.address, live.object_bytes())).is_some()
+        };
+        let (words, others): (Vec<SlotWord>, Vec<SlotWord>) = theirs.partition(is_object);
+        self.headers = words;
+        // No object is where they lead: nothing that a memory node would refuse is asked of it.
+        others.into_iter().for_each(|word| self.keep_all_of(word));
     }
 
     /// Reads some of the objects that are to be looked at; none once there is nothing left to find out.
@@ -247,14 +256,12 @@ impl Reclaim {
     fn look_at_lists(&mut self, words: &[SlotWord], results: &[OpResult]) {
         for (at, &word) in words.iter().enumerate() {
             let Some(OpResult::Bytes(bytes)) = results.get(at) else { return };
-            let list = Object::decode(bytes).and_then(|object| PartList::decode(object.value));
-            let Ok(list) = list else {
-                self.keep_all_of(word);
-                continue;
-            };
-            for part in list.parts {
-                let block = self.layout.block_of(part.address);
-                block.map(|block| self.freed.remove(&block));
+            let object = Object::decode(bytes).ok();
+            let list = object.and_then(|object| PartList::decode(object.value).ok());
+            let place = |part: &ListedPart| self.layout.block_of_object(part.address, part.object_bytes());
+            match list.and_then(|list| list.parts.iter().map(place).collect::<Option<Vec<BlockId>>>()) {
+                Some(blocks) => self.freed.retain(|block, _| !blocks.contains(block)),
+                None => self.keep_all_of(word),
             }
         }
     }
@@ -272,7 +279,6 @@ impl Reclaim {
 mod tests {
     use super::*;
     use crate::object::Generation;
-    use crate::parts::ListedPart;
     use crate::word::LogicalAddress;
 
     const LAYOUT: PoolLayout =
@@ -285,45 +291,85 @@ mod tests {
 
     /// An object in block 0 of region 0, whose only part is in block 1.
     fn object() -> Vec<u8> {
-        let parts = vec![ListedPart { address: place(1), units: 1 }];
+        object_with_part_at(place(1))
+    }
+
+    fn object_with_part_at(address: LogicalAddress) -> Vec<u8> {
+        let parts = vec![ListedPart { address, units: 1 }];
         let list = PartList { value_bytes: 9, parts }.encode();
         let (kind, generation) = (ObjectKind::Indirect, Generation::new(1, 1));
         Object { kind, generation, slot: 0, key: b"key", value: &list }.encode().unwrap()
     }
 
-    /// Goes through it: blocks 0 to 2 of region 0 are session 1's, the last one session 3's, all of region 1 session 2's, which stays.
-    fn freed(object: &[u8], sees_parts: bool) -> Vec<u32> {
+    fn word_at(address: LogicalAddress, units: u8) -> SlotWord {
+        SlotWord::live(LiveWord { fingerprint: 1, units, address, version: 0 })
+    }
+
+    /// Goes through it: the blocks of region 0 are those of `owners`, all of region 1 session 2's, which stays. A slot has the word; of objects that are read `answers` results come.
+    fn freed_by(
+        owners: [u16; 4],
+        word: SlotWord,
+        object: &[u8],
+        answers: usize,
+        sees_parts: bool,
+    ) -> Vec<u32> {
         let entry = |session| BlockEntry::Allotted { session, sequence: 1 }.encode();
-        let tables = [[1, 1, 1, 3].map(entry), [2; 4].map(entry)];
-        let word = SlotWord::live(LiveWord { fingerprint: 1, units: 1, address: place(0), version: 0 });
-        let leads = BTreeMap::from([(BlockId { region: 0, number: 0 }, vec![word])]);
+        let tables = [owners.map(entry), [2; 4].map(entry)];
+        let address = word.as_live().unwrap().address;
+        let leads = BTreeMap::from([(LAYOUT.block_of(address).unwrap(), vec![word])]);
         let staying = BTreeSet::from([2]);
         let mut reclaim =
             Reclaim::new(LAYOUT, NodeSet::first(2), staying, (leads, BTreeSet::new()), sees_parts);
         let mut posts = reclaim.begin();
         while let Some((number, node, batch)) = posts.pop() {
+            let table_at = LAYOUT.entry_address(BlockId { region: u16::from(node.0), number: 0 });
+            let mut left = answers;
             let answer = |op: &RemoteOp| match op {
-                RemoteOp::Read(_, 32)
-                    if *op
-                        == RemoteOp::Read(
-                            LAYOUT.entry_address(BlockId { region: u16::from(node.0), number: 0 }),
-                            32,
-                        ) =>
-                {
+                RemoteOp::Read(at, 32) if *at == table_at => {
                     let table = tables[usize::from(node.0)].iter().flat_map(|entry| entry.to_le_bytes());
-                    OpResult::Bytes(table.collect())
+                    Some(OpResult::Bytes(table.collect()))
                 }
                 RemoteOp::Read(at, len) => {
-                    assert_eq!(*at, place(0).into(), "nothing else is looked at");
-                    OpResult::Bytes(object[..*len as usize].to_vec())
+                    assert_eq!(*at, address.into(), "nothing else is looked at");
+                    assert!(
+                        (at.offset + len) as usize <= LAYOUT.region_bytes(),
+                        "it would never be answered"
+                    );
+                    left = left.checked_sub(1)?;
+                    Some(OpResult::Bytes(object[..*len as usize].to_vec()))
                 }
-                _ => OpResult::Written,
+                _ => Some(OpResult::Written),
             };
-            let results: Vec<OpResult> = batch.iter().map(answer).collect();
+            let results: Vec<OpResult> = batch.iter().map_while(answer).collect();
             posts.extend(reclaim.done(number, &results));
         }
         assert!(reclaim.is_done());
         reclaim.freed().map(|(block, _)| block.number).collect()
+    }
+
+    /// Block 0's object is this one.
+    fn freed(object: &[u8], sees_parts: bool) -> Vec<u32> {
+        freed_by([1, 1, 1, 3], word_at(place(0), 1), object, usize::MAX, sees_parts)
+    }
+
+    #[test]
+    fn a_word_that_leads_out_of_its_block_keeps_its_session() {
+        let mut long = object();
+        long.resize(4096, 0);
+        // Up to the end of its block, into the next one, and beyond the region.
+        for (number, units, freed) in [(2, 1, vec![0, 3]), (2, 2, vec![]), (3, 1, vec![0, 2]), (3, 2, vec![])]
+        {
+            let last = LogicalAddress { region: 0, offset: place(number).offset + 4096 - 128 };
+            assert_eq!(freed_by([1; 4], word_at(last, units), &long, usize::MAX, true), freed, "{number}");
+        }
+    }
+
+    #[test]
+    fn a_list_that_leads_to_no_object_keeps_its_session() {
+        let before = LogicalAddress { region: 0, offset: place(1).offset - 64 };
+        for address in [before, LogicalAddress { region: u16::MAX, ..before }] {
+            assert_eq!(freed(&object_with_part_at(address), true), [3]);
+        }
     }
 
     #[test]

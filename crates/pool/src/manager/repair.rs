@@ -226,6 +226,10 @@ impl Repair {
                 self.whole.insert(word);
                 continue;
             };
+            // No object is there, and a memory node would refuse to read it.
+            if self.layout.block_of_object(live.address, live.object_bytes()).is_none() {
+                continue;
+            }
             for node in self.layout.living_replicas(live.address.region, self.after) {
                 let number = self.number();
                 let read = RemoteOp::Read(live.address.into(), live.object_bytes() as u32);
@@ -274,6 +278,7 @@ mod tests {
     use super::*;
     use crate::bucket::GROUPS_MAX;
     use crate::fabric::is_within_limits;
+    use crate::word::LiveWord;
 
     #[test]
     fn what_a_slot_may_keep() {
@@ -288,6 +293,43 @@ mod tests {
         // Without the primary no change was done: any will do, and the choice is always the same.
         assert_eq!(best(&[6, 5], false), 5);
         assert_eq!(best(&[5, 6, 6], false), 6);
+    }
+
+    const LAYOUT: PoolLayout =
+        PoolLayout { memory_nodes: 2, copies: 2, partition_bits: 0, groups: 1, block_bytes: 4096, blocks: 2 };
+
+    /// A slot whose copies differ, one of them by a word that leads beyond the memory: the other is kept, and nothing is read that a memory node would refuse.
+    #[test]
+    fn a_word_that_leads_nowhere_is_not_whole() {
+        let all = NodeSet::first(2);
+        let id = SlotId { partition: 0, slot: 3 };
+        let end = LAYOUT.region_bytes() as u32;
+        let address = LogicalAddress { region: 0, offset: end - 64 };
+        let word = SlotWord::live(LiveWord { fingerprint: 1, units: 2, address, version: 1 });
+        let mut repair = Repair::new(LAYOUT, (all, all), (BTreeSet::new(), BTreeSet::new()), true);
+        let mut posts = repair.begin();
+        while let Some((number, node, batch)) = posts.pop() {
+            let answer = |op: &RemoteOp| match op {
+                RemoteOp::Read(at, len) => {
+                    assert!(at.offset + len <= end, "it would never be answered");
+                    let mut bytes = LAYOUT.empty_region(0)[at.offset as usize..][..*len as usize].to_vec();
+                    if node == MemoryNode(1) {
+                        bytes[slot_offset(id.slot) as usize..][..8].copy_from_slice(&word.0.to_le_bytes());
+                    }
+                    OpResult::Bytes(bytes)
+                }
+                RemoteOp::Write(at, bytes) => {
+                    assert_eq!((node, *at), (MemoryNode(1), LAYOUT.slot_address(id)));
+                    assert_ne!(bytes[..], word.0.to_le_bytes());
+                    OpResult::Written
+                }
+                _ => panic!("{op:?}"),
+            };
+            let results = batch.iter().map(answer).collect();
+            posts.extend(repair.done(number, results));
+        }
+        assert!(repair.is_done());
+        assert_eq!((repair.completed, repair.undone), (0, 1));
     }
 
     /// The tables of one node together are more than the results of a batch may have.
