@@ -6,7 +6,7 @@
 //! in it, and what they had freed in it is done, since they have waited for their posts. A change of which a client is in doubt may turn out to be done, and the client frees then what it replaced: blocks that doubts name stay.
 //!
 //! A slot's word does not say whether its object lists parts. An object and its parts are in blocks of one session, so that only where a session has a block into which no slot leads its objects are looked at: of all of them the first bytes, and
-//! the whole of those that list parts. What they list keeps its block. Objects that do not verify keep all blocks of their session: their parts are not known. Neither are those of a word or a list that leads to where no object can be.
+//! the whole of those that list parts. What they list keeps its block. Objects that do not verify keep all blocks of their session: their parts are not known. Neither are those of what did not come, nor of a word or a list that leads to where no object can be.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -244,8 +244,7 @@ impl Reclaim {
 
     fn look_at_headers(&mut self, words: &[SlotWord], results: &[OpResult]) {
         for (at, &word) in words.iter().enumerate() {
-            let Some(OpResult::Bytes(bytes)) = results.get(at) else { return };
-            match ObjectKind::of_header(bytes) {
+            match bytes_at(results, at).and_then(ObjectKind::of_header) {
                 Some(kind) if kind.is_indirect() => self.lists.push(word),
                 Some(_) => {}
                 None => self.keep_all_of(word),
@@ -255,8 +254,7 @@ impl Reclaim {
 
     fn look_at_lists(&mut self, words: &[SlotWord], results: &[OpResult]) {
         for (at, &word) in words.iter().enumerate() {
-            let Some(OpResult::Bytes(bytes)) = results.get(at) else { return };
-            let object = Object::decode(bytes).ok();
+            let object = bytes_at(results, at).and_then(|bytes| Object::decode(bytes).ok());
             let list = object.and_then(|object| PartList::decode(object.value).ok());
             let place = |part: &ListedPart| self.layout.block_of_object(part.address, part.object_bytes());
             match list.and_then(|list| list.parts.iter().map(place).collect::<Option<Vec<BlockId>>>()) {
@@ -272,6 +270,14 @@ impl Reclaim {
         let session = block.and_then(|block| self.gone.get(&block).copied());
         let gone = &self.gone;
         self.freed.retain(|block, _| gone.get(block).copied() != session);
+    }
+}
+
+/// What the read of that number brought, if anything came.
+fn bytes_at(results: &[OpResult], at: usize) -> Option<&[u8]> {
+    match results.get(at)? {
+        OpResult::Bytes(bytes) => Some(bytes),
+        _ => None,
     }
 }
 
@@ -370,6 +376,12 @@ mod tests {
         for address in [before, LogicalAddress { region: u16::MAX, ..before }] {
             assert_eq!(freed(&object_with_part_at(address), true), [3]);
         }
+    }
+
+    #[test]
+    fn what_did_not_come_keeps_its_session() {
+        assert_eq!(freed_by([1, 1, 1, 3], word_at(place(0), 1), &object(), 1, true), [2, 3]);
+        assert_eq!(freed_by([1, 1, 1, 3], word_at(place(0), 1), &object(), 0, true), [3]);
     }
 
     #[test]
