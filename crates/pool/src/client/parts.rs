@@ -337,4 +337,22 @@ mod tests {
         assert!(!reads(1, u32::MAX - 63, 1), "beyond the region");
         assert!(!reads(3, start + 4096, 1) && !reads(u16::MAX, start + 4096, 1), "no region");
     }
+
+    /// Values of all lengths, one after the other, in a block that has room for sixty of them: what one had another one has.
+    #[test]
+    fn memory_of_ends_of_values_comes_back_to_values_of_other_lengths() {
+        let mut client = client_with(ClientOptions::default(), 1);
+        let one = |client: &mut Client, bytes: usize, now| {
+            let own = client.new_object(b"key", &vec![7; bytes], ObjectKind::Put, now);
+            client.slab.release(own.unwrap_or_else(|| panic!("no room for {bytes} bytes")).address, now);
+        };
+        for (round, units) in (0..).zip((1..=255_usize).chain((1..=255).rev())) {
+            one(&mut client, 16_288 + units * 64 - 32, round * 1_000_000_000);
+        }
+        // Lists of one to 250 units, of parts of one.
+        let mut client = client_with(ClientOptions { part_units: 1, ..ClientOptions::default() }, 1);
+        for (round, parts) in (0..).zip((8..2000).step_by(8)) {
+            one(&mut client, 32 * parts, round * 1_000_000_000);
+        }
+    }
 }

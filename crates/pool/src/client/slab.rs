@@ -3,13 +3,33 @@
 //! Owns which of it is used, which may be used again, and when. Promises that no memory is given out while an object in it may be referred to: what is freed
 //! waits in quarantine, and with an object the parts of its value do (`parts.rs`): whoever frees it need not know of them. Must not know who refers to it.
 //!
-//! Every size, in units of 64 bytes, has a list of its own; memory that was given out for one size stays with it.
+//! Every size, in units of 64 bytes, has a list of its own; memory that was given out for one size stays with it. Of long values each has a list of parts and a last one of any size: what they take is one of a few sizes ([`ROOM_UNITS`]), or a
+//! session would come to have memory for each of 255, and none for the next.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::fabric::Nanos;
 use crate::region::{BlockId, PoolLayout};
 use crate::word::{LogicalAddress, UNIT_BYTES};
+
+/// Units that lists and last parts take: the next of these, so that a third of it is left over at most, or what a block has.
+const ROOM_UNITS: [u8; 16] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 255];
+
+/// Units of memory that is given out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Room {
+    /// Those of the object in it.
+    units: u8,
+    /// Those that it takes.
+    taken: u8,
+}
+
+impl Room {
+    /// As many as the object has.
+    fn exact(units: u8) -> Room {
+        Room { units, taken: units }
+    }
+}
 
 /// The memory of one session.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -19,11 +39,12 @@ pub(crate) struct Slab {
     quarantine_ns: Nanos,
     /// The blocks, and how many of their bytes were given out at least once.
     blocks: BTreeMap<BlockId, u32>,
+    /// By the units that it takes; so it is in quarantine, too.
     free: BTreeMap<u8, Vec<LogicalAddress>>,
     /// In the order of the times from which on it may be used again.
     quarantine: VecDeque<(Nanos, LogicalAddress, u8)>,
-    /// What is given out, and how many units.
-    used: BTreeMap<LogicalAddress, u8>,
+    /// What is given out.
+    used: BTreeMap<LogicalAddress, Room>,
     /// Of objects that list parts, those.
     parts: BTreeMap<LogicalAddress, Vec<LogicalAddress>>,
     /// Parts wait like objects.
@@ -62,7 +83,7 @@ impl Slab {
     /// Memory for an object, if there is any.
     pub(crate) fn allocate(&mut self, units: u8, now: Nanos) -> Option<LogicalAddress> {
         self.end_quarantine(now);
-        Some(self.take(units)?.0)
+        Some(self.take(Room::exact(units))?.0)
     }
 
     /// Memory for an object and for parts of so many units each, all of it or nothing: what there is stays as it was if it is not enough.
@@ -73,9 +94,14 @@ impl Slab {
         now: Nanos,
     ) -> Option<(LogicalAddress, Vec<LogicalAddress>)> {
         self.end_quarantine(now);
+        let mut rooms: Vec<Room> = parts.map(Room::exact).collect();
+        if let Some(last) = rooms.last_mut() {
+            *last = self.rounded(last.units);
+        }
+        rooms.push(self.rounded(units));
         let mut taken: Vec<(LogicalAddress, bool)> = Vec::new();
-        for units in parts.chain([units]) {
-            match self.take(units) {
+        for room in rooms {
+            match self.take(room) {
                 Some(one) => taken.push(one),
                 None => {
                     // The last first: a block has as much again as before.
@@ -90,6 +116,14 @@ impl Slab {
         Some((address, parts))
     }
 
+    /// Room of one of a few sizes.
+    fn rounded(&self, units: u8) -> Room {
+        let next = ROOM_UNITS.into_iter().find(|&room| room >= units).unwrap_or(u8::MAX);
+        let in_block = (self.layout.block_bytes - self.layout.bitmap_bytes()) / UNIT_BYTES as u32;
+        let most = u8::try_from(in_block).unwrap_or(u8::MAX);
+        Room { units, taken: next.min(most).max(units) }
+    }
+
     fn end_quarantine(&mut self, now: Nanos) {
         while self.quarantine.front().is_some_and(|(ready_at, ..)| *ready_at <= now) {
             if let Some((_, address, units)) = self.quarantine.pop_front() {
@@ -99,21 +133,22 @@ impl Slab {
     }
 
     /// Memory, and whether it was never used.
-    fn take(&mut self, units: u8) -> Option<(LogicalAddress, bool)> {
-        let again = self.free.get_mut(&units).and_then(Vec::pop).map(|address| (address, false));
-        let (address, is_new) = again.or_else(|| self.never_used(units).map(|address| (address, true)))?;
-        self.used.insert(address, units);
+    fn take(&mut self, room: Room) -> Option<(LogicalAddress, bool)> {
+        let again = self.free.get_mut(&room.taken).and_then(Vec::pop).map(|address| (address, false));
+        let (address, is_new) =
+            again.or_else(|| self.never_used(room.taken).map(|address| (address, true)))?;
+        self.used.insert(address, room);
         Some((address, is_new))
     }
 
     /// Takes back what nobody was told of.
     fn give_back(&mut self, (address, is_new): (LogicalAddress, bool)) {
-        let (Some(units), Some(block)) = (self.used.remove(&address), self.layout.block_of(address)) else {
+        let (Some(room), Some(block)) = (self.used.remove(&address), self.layout.block_of(address)) else {
             return;
         };
         match self.blocks.get_mut(&block).filter(|_| is_new) {
-            Some(taken) => *taken -= u32::from(units) * UNIT_BYTES as u32,
-            None => self.free.entry(units).or_default().push(address),
+            Some(taken) => *taken -= u32::from(room.taken) * UNIT_BYTES as u32,
+            None => self.free.entry(room.taken).or_default().push(address),
         }
     }
 
@@ -127,20 +162,20 @@ impl Slab {
         Some(address)
     }
 
-    /// Units of what is given out at an address.
+    /// Units of the object that has the memory at an address.
     pub(crate) fn units_at(&self, address: LogicalAddress) -> Option<u8> {
-        self.used.get(&address).copied()
+        self.used.get(&address).map(|room| room.units)
     }
 
     /// Takes memory back, with that of its parts, which may be given out again once the quarantine is over. What is not given out is passed over.
     pub(crate) fn release(&mut self, address: LogicalAddress, now: Nanos) {
         let ready_at = now.saturating_add(self.quarantine_ns);
-        let Some(units) = self.used.remove(&address) else { return };
-        self.quarantine.push_back((ready_at, address, units));
+        let Some(room) = self.used.remove(&address) else { return };
+        self.quarantine.push_back((ready_at, address, room.taken));
         for part in self.parts.remove(&address).unwrap_or_default() {
             match self.used.remove(&part) {
-                Some(units) if self.holds_parts => self.quarantine.push_back((ready_at, part, units)),
-                Some(units) => self.free.entry(units).or_default().push(part),
+                Some(room) if self.holds_parts => self.quarantine.push_back((ready_at, part, room.taken)),
+                Some(room) => self.free.entry(room.taken).or_default().push(part),
                 None => {}
             }
         }
