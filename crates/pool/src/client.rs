@@ -138,6 +138,8 @@ pub struct Client {
     next_operation: u32,
     next_generation: u64,
     calls: VecDeque<(ClientCall, Nanos)>,
+    /// Puts of long values that wait for others of them: whoever comes after them passes.
+    long_puts: VecDeque<(ClientCall, Nanos)>,
     timers: BTreeSet<(Nanos, u32)>,
     sizes: ObjectSizes,
     slab: Slab,
@@ -186,6 +188,7 @@ impl Client {
             next_operation: 0,
             next_generation: 0,
             calls: VecDeque::new(),
+            long_puts: VecDeque::new(),
             timers: BTreeSet::new(),
             sizes: ObjectSizes::new(&layout, options.part_units),
             slab: Slab::new(layout, quarantine_ns, repairs.parts_quarantine),
@@ -253,7 +256,8 @@ impl Client {
 
     /// Calls that are not answered yet.
     pub fn pending(&self) -> usize {
-        self.calls.len() + self.operations.values().filter(|operation| !operation.is_answered).count()
+        let waiting = self.calls.len() + self.long_puts.len();
+        waiting + self.operations.values().filter(|operation| !operation.is_answered).count()
     }
 
     /// The addresses of all that it was given out and has not freed.
@@ -313,12 +317,7 @@ impl Client {
 
     fn begin_calls(&mut self, now: Nanos, out: &mut Vec<Out<ClientAnswer>>) {
         while !self.is_paused() && self.operations.len() < self.options.depth {
-            let next = self.calls.front().map_or(0, |(call, _)| long_bytes(call));
-            if next > 0 && !self.operations.is_empty() && self.long_bytes_under_way() + next > LONG_BYTES_MAX
-            {
-                return;
-            }
-            let Some((call, deadline)) = self.calls.pop_front() else { return };
+            let Some((call, deadline)) = self.next_call() else { return };
             let id = self.next_operation;
             // The last two numbers are those of what is no operation's.
             self.next_operation = (id + 1) % PROXY_POST;
@@ -332,6 +331,26 @@ impl Client {
             self.timers.insert((deadline, id));
             self.advance(id, now, out);
         }
+    }
+
+    /// The call that begins next. Puts of long values wait for others of them, in their order.
+    fn next_call(&mut self) -> Option<(ClientCall, Nanos)> {
+        if self.long_puts.front().is_some_and(|(call, _)| self.may_begin(call)) {
+            return self.long_puts.pop_front();
+        }
+        while let Some(next) = self.calls.pop_front() {
+            if long_bytes(&next.0) == 0 || self.long_puts.is_empty() && self.may_begin(&next.0) {
+                return Some(next);
+            }
+            self.long_puts.push_back(next);
+        }
+        None
+    }
+
+    /// Whether there is room for the value of a put beside those that are under way, wait for memory among them.
+    fn may_begin(&self, call: &ClientCall) -> bool {
+        let under_way = self.long_bytes_under_way();
+        under_way == 0 || under_way + long_bytes(call) <= LONG_BYTES_MAX
     }
 
     /// Bytes of long values that are being put.
@@ -525,7 +544,9 @@ impl Client {
                 out.push(Out::Answer(ClientAnswer { id: operation.call.id, outcome }));
             }
         }
-        for (call, _) in std::mem::take(&mut self.calls) {
+        for (call, _) in
+            std::mem::take(&mut self.long_puts).into_iter().chain(std::mem::take(&mut self.calls))
+        {
             out.push(Out::Answer(ClientAnswer { id: call.id, outcome: Outcome::Unavailable }));
         }
         self.timers.clear();
@@ -548,8 +569,10 @@ impl Client {
             }
         }
         // Calls that never began.
-        while let Some((call, _)) = self.calls.pop_front_if(|(_, deadline)| *deadline <= now) {
-            out.push(Out::Answer(ClientAnswer { id: call.id, outcome: Outcome::Unavailable }));
+        for calls in [&mut self.calls, &mut self.long_puts] {
+            while let Some((call, _)) = calls.pop_front_if(|(_, deadline)| *deadline <= now) {
+                out.push(Out::Answer(ClientAnswer { id: call.id, outcome: Outcome::Unavailable }));
+            }
         }
         if now >= self.housekeeping_at {
             self.housekeeping_at = now.saturating_add(self.options.housekeeping_ns);
@@ -732,7 +755,8 @@ impl Client {
 
     fn ask_for_tick(&mut self, now: Nanos, out: &mut Vec<Out<ClientAnswer>>) {
         let housekeeping = (!self.is_fenced).then_some(self.housekeeping_at);
-        let call = self.calls.front().map(|(_, deadline)| *deadline);
+        let call = [&self.calls, &self.long_puts].map(VecDeque::front).into_iter().flatten();
+        let call = call.map(|(_, deadline)| *deadline).min();
         let timer = self.timers.first().map(|(at, _)| *at);
         let Some(earliest) = [housekeeping, call, timer].into_iter().flatten().min() else { return };
         let at = earliest.max(now + 1);

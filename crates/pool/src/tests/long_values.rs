@@ -1,6 +1,7 @@
 //! Pools with values in parts: seeded runs, memory that comes back, limits.
 
 use super::run::{Plan, Run};
+use crate::bucket::KeyHash;
 use crate::client::{Client, ClientCall, ClientCounters, ClientOptions, Condition, Outcome, Request};
 use crate::cluster::{Cluster, ClusterOptions};
 use crate::fabric::nic::NicModel;
@@ -8,7 +9,7 @@ use crate::fabric::sim::SimOptions;
 use crate::fabric::{Nanos, NodeId};
 use crate::manager::{ManagerCall, ManagerOptions};
 use crate::parts::VALUE_BYTES_MAX;
-use crate::region::PoolLayout;
+use crate::region::{PoolLayout, SlotId};
 
 /// Most values are in one to seven parts.
 fn long(seed: u64) -> Plan {
@@ -215,8 +216,33 @@ fn the_longest_value_and_one_byte_more() {
     assert!(outcomes.iter().any(is_stored), "{outcomes:?}");
 }
 
+/// Long puts that find no memory wait for it, and for one another, until their time is over; nobody else waits behind them.
+#[test]
+fn others_pass_long_puts_that_wait_for_memory() {
+    let layout = PoolLayout { block_bytes: 8192, ..LAYOUT };
+    let mut pool = Pool::new(layout);
+    let long = vec![2; 20_000];
+    assert!(is_stored(&pool.put(0, "short", &[1])) && is_stored(&pool.put(0, "long", &long)));
+    let value = vec![3; VALUE_BYTES_MAX];
+    let put = |value: &[u8]| Request::Put(value.to_vec(), Condition::Any);
+    let puts: Vec<u64> = (0..20).map(|key| pool.begin(0, &format!("new-{key}"), put(&value))).collect();
+    let began = pool.cluster.now();
+    assert!(pool.has(0, "short", &[1]) && pool.has(0, "long", &long));
+    assert!(is_stored(&pool.put(0, "short", &[4])));
+    let took = pool.cluster.now() - began;
+    assert!(took < 1_000_000, "{took}");
+    // Both those that had begun and those that had not are answered in time.
+    let mut outcomes = Vec::new();
+    while outcomes.len() < puts.len() && pool.cluster.now() < began + 6_000_000 {
+        pool.cluster.step();
+        outcomes.extend(pool.cluster.take_answers().into_iter().map(|(_, answer)| answer.outcome));
+    }
+    let count = |what| outcomes.iter().filter(|outcome| **outcome == what).count();
+    assert_eq!((count(Outcome::Full), count(Outcome::Unavailable)), (8, 12), "{outcomes:?}");
+}
+
 /// 64 values of 2 MiB are read at once from a memory node whose link carries so many bytes in a microsecond, with a quarantine of 60 ms. When all are answered, when a short one is that was asked for a little later, and what the client counted.
-fn many_long_reads(link_bytes_per_us: u64) -> (Nanos, Nanos, ClientCounters) {
+fn many_long_reads(request: &Request, link_bytes_per_us: u64) -> (Nanos, Nanos, ClientCounters) {
     let layout = PoolLayout { memory_nodes: 1, copies: 1, block_bytes: 64 << 10, blocks: 80, ..LAYOUT };
     let client = ClientOptions {
         quarantine_ns: 60_000_000,
@@ -231,7 +257,7 @@ fn many_long_reads(link_bytes_per_us: u64) -> (Nanos, Nanos, ClientCounters) {
     assert!(is_stored(&pool.put(0, "long", &value)) && is_stored(&pool.put(0, "short", &[1])));
     let began = pool.cluster.now();
     for _ in 0..64 {
-        pool.begin(0, "long", Request::Get);
+        pool.begin(0, "long", request.clone());
     }
     let (mut left, mut short, mut short_took) = (64, None, 0);
     while left > 0 {
@@ -240,7 +266,11 @@ fn many_long_reads(link_bytes_per_us: u64) -> (Nanos, Nanos, ClientCounters) {
             short = Some((pool.begin(0, "short", Request::Get), pool.cluster.now()));
         }
         for (_, answer) in pool.cluster.take_answers() {
-            let Outcome::Value(there, _) = answer.outcome else { panic!("{:?}", answer.outcome) };
+            let there = match answer.outcome {
+                Outcome::Value(there, _) => there,
+                Outcome::Walked(mut pairs, _) => pairs.pop().unwrap().value,
+                other => panic!("{other:?}"),
+            };
             match short {
                 Some((id, at)) if id == answer.id => short_took = pool.cluster.now() - at,
                 _ => {
@@ -262,8 +292,15 @@ fn least_ns(link_bytes_per_us: u64) -> Nanos {
 /// All of them together take more than twice half of a quarantine; so many at a time are read that none comes too late, and a short one does not wait for all.
 #[test]
 fn long_reads_take_turns() {
-    let (took, short_took, counters) = many_long_reads(2_000);
+    let (took, short_took, counters) = many_long_reads(&Request::Get, 2_000);
     let least = least_ns(2_000);
+    assert!((least..least * 5 / 4).contains(&took), "{took} ns, at least {least}");
+    assert!((1..20_000_000).contains(&short_took), "{short_took}");
+    assert_eq!((counters.late, counters.long_reads), (0, 64));
+    // So do walks that come by it.
+    let partition = KeyHash::of(b"long").partition(LAYOUT.partition_bits);
+    let walk = Request::Walk(SlotId { partition, slot: 0 }, 8);
+    let (took, short_took, counters) = many_long_reads(&walk, 2_000);
     assert!((least..least * 5 / 4).contains(&took), "{took} ns, at least {least}");
     assert!((1..20_000_000).contains(&short_took), "{short_took}");
     assert_eq!((counters.late, counters.long_reads), (0, 64));
@@ -272,7 +309,7 @@ fn long_reads_take_turns() {
 /// Where less than 16 MiB come in half of a quarantine fewer are read at a time.
 #[test]
 fn long_reads_are_fewer_at_a_time_where_they_come_late() {
-    let (took, _, counters) = many_long_reads(200);
+    let (took, _, counters) = many_long_reads(&Request::Get, 200);
     let least = least_ns(200);
     assert!((least..least * 3 / 2).contains(&took), "{took} ns, at least {least}, {counters:?}");
     assert!(counters.late > 0);
