@@ -10,6 +10,7 @@ use crate::fabric::{Nanos, NodeId};
 use crate::manager::{ManagerCall, ManagerOptions};
 use crate::parts::VALUE_BYTES_MAX;
 use crate::region::{PoolLayout, SlotId};
+use crate::repairs::Repairs;
 
 /// Most values are in one to seven parts.
 fn long(seed: u64) -> Plan {
@@ -41,6 +42,10 @@ fn fails(most: u64, plan: impl Fn(&mut Plan)) -> bool {
         let mut one = long(seed);
         plan(&mut one);
         Run::new(one).run(false).is_err()
+            // It is for what is left out, and nothing else, that the run fails.
+            && Run::new(Plan { repairs: Repairs::ALL, ..one })
+                .run(false)
+                .map_or_else(|error| panic!("seed {seed}, with everything: {error}"), |_| true)
     })
 }
 
