@@ -25,7 +25,7 @@ use crate::place::{Placement, PlacementCounters, PlacementOptions, PlacementStep
 use crate::region::{BlockId, MemoryNode, NodeSet, PoolLayout, SlotId};
 use crate::repairs::Repairs;
 use crate::wire::{Doubt, Message, OWNERS_MAX, Owner, Verdict};
-use reclaim::{RECLAIM_POSTS, Reclaim};
+use reclaim::{KnownLists, RECLAIM_POSTS, Reclaim};
 use repair::Repair;
 
 /// A change of proxies alone is waited for so many times as long as another one.
@@ -125,6 +125,8 @@ pub struct Manager {
     joining: BTreeMap<NodeId, u64>,
     /// What the last transition came to, for sessions that named doubts.
     verdicts: BTreeMap<u16, Vec<Verdict>>,
+    /// Where objects of sessions that are gone have parts.
+    known_lists: KnownLists,
     transition: Option<Transition>,
     /// Tags of posts that are not done, those for epochs that were begun again among them.
     posts: BTreeSet<u64>,
@@ -169,6 +171,7 @@ impl Manager {
             boots: BTreeMap::new(),
             joining: BTreeMap::new(),
             verdicts: BTreeMap::new(),
+            known_lists: KnownLists::new(),
             transition: None,
             posts: BTreeSet::new(),
             asked_for: None,
@@ -295,7 +298,10 @@ impl Manager {
         next.lost.extend(lost);
         next.prepared.clear();
         next.ready.clear();
-        (next.repair, next.reclaim, next.freeing) = (None, None, None);
+        if let Some(mut reclaim) = next.reclaim.take() {
+            self.known_lists = reclaim.take_known();
+        }
+        (next.repair, next.freeing) = (None, None);
         // The last lease of those who are given up ends at a time at which nothing else may happen.
         let lease = next.removed.iter().filter_map(|session| self.leases.get(session)).max();
         if let Some(&until) = lease.filter(|until| **until > now) {
@@ -615,8 +621,9 @@ impl Manager {
             }
             let kept = words.filter_map(|word| self.layout.block_of(word.as_live()?.address)).collect();
             let is_somebody_gone = staying.len() + 1 < usize::from(self.next_session);
-            let sees_parts = self.repairs.reclaim_sees_parts;
-            let mut reclaim = Reclaim::new(self.layout, living, staying, (leads, kept), sees_parts);
+            let known =
+                Some(std::mem::take(&mut self.known_lists)).filter(|_| self.repairs.reclaim_sees_parts);
+            let mut reclaim = Reclaim::new(self.layout, living, staying, (leads, kept), known);
             posts = if is_somebody_gone { reclaim.begin() } else { reclaim.pass() };
             transition.reclaim = Some(reclaim);
         }
@@ -640,7 +647,8 @@ impl Manager {
         if !self.transition.as_ref().is_some_and(is_done) {
             return;
         }
-        let Some(transition) = self.transition.take() else { return };
+        let Some(mut transition) = self.transition.take() else { return };
+        self.known_lists = transition.reclaim.as_mut().map(Reclaim::take_known).unwrap_or_default();
         self.living = self.next_living(&transition);
         self.epoch = transition.epoch;
         self.counters.epochs += 1;

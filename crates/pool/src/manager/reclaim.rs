@@ -6,7 +6,7 @@
 //! in it, and what they had freed in it is done, since they have waited for their posts. A change of which a client is in doubt may turn out to be done, and the client frees then what it replaced: blocks that doubts name stay.
 //!
 //! A slot's word does not say whether its object lists parts. An object and its parts are in blocks of one session, so that only where a session has a block into which no slot leads its objects are looked at: of all of them the first bytes, and
-//! the whole of those that list parts. What they list keeps its block. Objects that do not verify keep all blocks of their session: their parts are not known. Neither are those of what did not come, nor of a word or a list that leads to where no object can be.
+//! the whole of those that list parts. What they list is remembered for as long as the word is there, so that each is looked at once. It keeps its block. Objects that do not verify keep all blocks of their session: their parts are not known. Neither are those of what did not come, nor of a word or a list that leads to where no object can be.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,6 +17,9 @@ use crate::parts::{ListedPart, PartList};
 use crate::region::{BlockEntry, BlockId, MemoryNode, NodeSet, PoolLayout};
 use crate::word::{LiveWord, SlotWord};
 use hedgerow_row::le_bytes::u64_at;
+
+/// Blocks that the objects of words list, of words that lead into blocks of sessions that are gone: nobody writes an object there, so that what was read once holds as long as the word is there.
+pub(super) type KnownLists = BTreeMap<SlotWord, Vec<BlockId>>;
 
 /// Numbers of its posts begin here: those of repairs are below.
 pub(super) const RECLAIM_POSTS: u32 = 1 << 31;
@@ -65,18 +68,20 @@ pub(super) struct Reclaim {
     /// Words whose objects are to be looked at, and those of them that list parts.
     headers: Vec<SlotWord>,
     lists: Vec<SlotWord>,
+    /// What earlier rounds found out, and then this one has.
+    known: KnownLists,
     /// The blocks that nobody needs, and their entries.
     freed: BTreeMap<BlockId, u64>,
 }
 
 impl Reclaim {
-    /// `leads`: words that slots have, by the blocks that they lead into; `kept`: blocks that doubts name. `sees_parts`: parts keep their blocks.
+    /// `leads`: words that slots have, by the blocks that they lead into; `kept`: blocks that doubts name. `known`: what the round before this one found out; none: parts keep no blocks.
     pub(super) fn new(
         layout: PoolLayout,
         after: NodeSet,
         staying: BTreeSet<u16>,
         (leads, kept): (BTreeMap<BlockId, Vec<SlotWord>>, BTreeSet<BlockId>),
-        sees_parts: bool,
+        known: Option<KnownLists>,
     ) -> Reclaim {
         Reclaim {
             layout,
@@ -84,13 +89,14 @@ impl Reclaim {
             staying,
             leads,
             kept,
-            sees_parts,
+            sees_parts: known.is_some(),
             phase: ReclaimPhase::Tables,
             next: RECLAIM_POSTS,
             awaited: BTreeMap::new(),
             gone: BTreeMap::new(),
             headers: Vec::new(),
             lists: Vec::new(),
+            known: known.unwrap_or_default(),
             freed: BTreeMap::new(),
         }
     }
@@ -102,6 +108,11 @@ impl Reclaim {
     /// The blocks that nobody needs, and their entries; once it is done.
     pub(super) fn freed(&self) -> impl Iterator<Item = (BlockId, u64)> + '_ {
         self.freed.iter().map(|(&block, &entry)| (block, entry))
+    }
+
+    /// What it found out, for the next round.
+    pub(super) fn take_known(&mut self) -> KnownLists {
+        std::mem::take(&mut self.known)
     }
 
     fn number(&mut self, what: ReclaimPost) -> u32 {
@@ -181,24 +192,40 @@ impl Reclaim {
         }
     }
 
-    /// Objects of sessions that have a block which no slot leads into.
+    /// Objects of sessions that have a block which no slot leads into, and of which it is not known what they list.
     fn find_objects(&mut self) {
-        let sessions: BTreeSet<u16> =
-            self.freed.keys().filter_map(|block| self.gone.get(block)).copied().collect();
-        let leads = std::mem::take(&mut self.leads).into_iter();
-        let is_theirs = |block: &BlockId| self.gone.get(block).is_some_and(|one| sessions.contains(one));
+        let (leads, known) = (std::mem::take(&mut self.leads), std::mem::take(&mut self.known));
         if !self.sees_parts {
             return;
         }
-        let theirs = leads.filter(|(block, _)| is_theirs(block)).flat_map(|(_, words)| words);
-        let (layout, object) = (self.layout, |word: &SlotWord| word.as_live());
-        let is_object = |word: &SlotWord| {
-            object(word).and_then(|live| layout.block_of_object(live.address, live.object_bytes())).is_some()
-        };
-        let (words, others): (Vec<SlotWord>, Vec<SlotWord>) = theirs.partition(is_object);
-        self.headers = words;
-        // No object is where they lead: nothing that a memory node would refuse is asked of it.
-        others.into_iter().for_each(|word| self.keep_all_of(word));
+        let mut unknown = Vec::new();
+        for (block, words) in leads {
+            let Some(&session) = self.gone.get(&block) else { continue };
+            for word in words {
+                match known.get(&word) {
+                    Some(blocks) => self.learn(word, blocks.clone()),
+                    None => unknown.push((session, word)),
+                }
+            }
+        }
+        let freed = self.freed.keys().filter_map(|block| self.gone.get(block));
+        let sessions: BTreeSet<u16> = freed.copied().collect();
+        for (_, word) in unknown.into_iter().filter(|(session, _)| sessions.contains(session)) {
+            let object = |live: LiveWord| self.layout.block_of_object(live.address, live.object_bytes());
+            match word.as_live().and_then(object) {
+                Some(_) => self.headers.push(word),
+                // No object is there: nothing that a memory node would refuse is asked of it.
+                None => self.keep_all_of(word),
+            }
+        }
+    }
+
+    /// The object of a word has parts in these blocks, which stay.
+    fn learn(&mut self, word: SlotWord, blocks: Vec<BlockId>) {
+        for block in &blocks {
+            self.freed.remove(block);
+        }
+        self.known.insert(word, blocks);
     }
 
     /// Reads some of the objects that are to be looked at; none once there is nothing left to find out.
@@ -246,7 +273,7 @@ impl Reclaim {
         for (at, &word) in words.iter().enumerate() {
             match bytes_at(results, at).and_then(ObjectKind::of_header) {
                 Some(kind) if kind.is_indirect() => self.lists.push(word),
-                Some(_) => {}
+                Some(_) => self.learn(word, Vec::new()),
                 None => self.keep_all_of(word),
             }
         }
@@ -257,8 +284,8 @@ impl Reclaim {
             let object = bytes_at(results, at).and_then(|bytes| Object::decode(bytes).ok());
             let list = object.and_then(|object| PartList::decode(object.value).ok());
             let place = |part: &ListedPart| self.layout.block_of_object(part.address, part.object_bytes());
-            match list.and_then(|list| list.parts.iter().map(place).collect::<Option<Vec<BlockId>>>()) {
-                Some(blocks) => self.freed.retain(|block, _| !blocks.contains(block)),
+            match list.and_then(|list| list.parts.iter().map(place).collect::<Option<BTreeSet<BlockId>>>()) {
+                Some(blocks) => self.learn(word, blocks.into_iter().collect()),
                 None => self.keep_all_of(word),
             }
         }
@@ -311,21 +338,22 @@ mod tests {
         SlotWord::live(LiveWord { fingerprint: 1, units, address, version: 0 })
     }
 
-    /// Goes through it: the blocks of region 0 are those of `owners`, all of region 1 session 2's, which stays. A slot has the word; of objects that are read `answers` results come.
+    /// Goes through it: the blocks of region 0 are those of `owners`, all of region 1 session 2's, which stays. A slot has the word; of objects that are read `answers` results come. What is taken back, and how many reads of objects that took.
     fn freed_by(
         owners: [u16; 4],
         word: SlotWord,
         object: &[u8],
         answers: usize,
-        sees_parts: bool,
-    ) -> Vec<u32> {
+        known: &mut Option<KnownLists>,
+    ) -> (Vec<u32>, usize) {
         let entry = |session| BlockEntry::Allotted { session, sequence: 1 }.encode();
         let tables = [owners.map(entry), [2; 4].map(entry)];
         let address = word.as_live().unwrap().address;
         let leads = BTreeMap::from([(LAYOUT.block_of(address).unwrap(), vec![word])]);
         let staying = BTreeSet::from([2]);
         let mut reclaim =
-            Reclaim::new(LAYOUT, NodeSet::first(2), staying, (leads, BTreeSet::new()), sees_parts);
+            Reclaim::new(LAYOUT, NodeSet::first(2), staying, (leads, BTreeSet::new()), known.take());
+        let mut read = 0;
         let mut posts = reclaim.begin();
         while let Some((number, node, batch)) = posts.pop() {
             let table_at = LAYOUT.entry_address(BlockId { region: u16::from(node.0), number: 0 });
@@ -342,6 +370,7 @@ mod tests {
                         "it would never be answered"
                     );
                     left = left.checked_sub(1)?;
+                    read += 1;
                     Some(OpResult::Bytes(object[..*len as usize].to_vec()))
                 }
                 _ => Some(OpResult::Written),
@@ -350,12 +379,14 @@ mod tests {
             posts.extend(reclaim.done(number, &results));
         }
         assert!(reclaim.is_done());
-        reclaim.freed().map(|(block, _)| block.number).collect()
+        *known = Some(reclaim.take_known());
+        (reclaim.freed().map(|(block, _)| block.number).collect(), read)
     }
 
     /// Block 0's object is this one.
     fn freed(object: &[u8], sees_parts: bool) -> Vec<u32> {
-        freed_by([1, 1, 1, 3], word_at(place(0), 1), object, usize::MAX, sees_parts)
+        let mut known = sees_parts.then(KnownLists::new);
+        freed_by([1, 1, 1, 3], word_at(place(0), 1), object, usize::MAX, &mut known).0
     }
 
     #[test]
@@ -366,7 +397,11 @@ mod tests {
         for (number, units, freed) in [(2, 1, vec![0, 3]), (2, 2, vec![]), (3, 1, vec![0, 2]), (3, 2, vec![])]
         {
             let last = LogicalAddress { region: 0, offset: place(number).offset + 4096 - 128 };
-            assert_eq!(freed_by([1; 4], word_at(last, units), &long, usize::MAX, true), freed, "{number}");
+            assert_eq!(
+                freed_by([1; 4], word_at(last, units), &long, usize::MAX, &mut Some(KnownLists::new())).0,
+                freed,
+                "{number}"
+            );
         }
     }
 
@@ -379,9 +414,32 @@ mod tests {
     }
 
     #[test]
+    fn an_object_is_looked_at_once_while_its_word_is_there() {
+        let (owners, object) = ([1, 1, 1, 3], object());
+        let mut known = Some(KnownLists::new());
+        let (word, later) = (word_at(place(0), 1), word_at(place(2), 1));
+        let freed = |word, known: &mut _| freed_by(owners, word, &object, usize::MAX, known);
+        assert_eq!(freed(word, &mut known), (vec![2, 3], 2));
+        assert_eq!(freed(word, &mut known), (vec![2, 3], 0));
+        // Another word, and the first one again: by then another object may be there.
+        assert_eq!(freed(later, &mut known), (vec![0, 3], 2));
+        assert_eq!(freed(word, &mut known), (vec![2, 3], 2));
+        // What did not come is not known.
+        let mut known = Some(KnownLists::new());
+        assert_eq!(freed_by(owners, word, &object, 0, &mut known), (vec![3], 0));
+        assert_eq!(freed(word, &mut known), (vec![2, 3], 2));
+    }
+
+    #[test]
     fn what_did_not_come_keeps_its_session() {
-        assert_eq!(freed_by([1, 1, 1, 3], word_at(place(0), 1), &object(), 1, true), [2, 3]);
-        assert_eq!(freed_by([1, 1, 1, 3], word_at(place(0), 1), &object(), 0, true), [3]);
+        assert_eq!(
+            freed_by([1, 1, 1, 3], word_at(place(0), 1), &object(), 1, &mut Some(KnownLists::new())).0,
+            [2, 3]
+        );
+        assert_eq!(
+            freed_by([1, 1, 1, 3], word_at(place(0), 1), &object(), 0, &mut Some(KnownLists::new())).0,
+            [3]
+        );
     }
 
     #[test]

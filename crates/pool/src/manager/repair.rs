@@ -198,9 +198,11 @@ impl Repair {
                     })
                     .collect();
                 let Some(&(_, first)) = copies.first() else { continue };
-                let words: BTreeSet<SlotWord> = copies.iter().map(|(_, word)| *word).collect();
+                // Each word once: copies are few, and mostly the same.
+                let is_new = |at: usize| copies[..at].iter().all(|(_, other)| *other != copies[at].1);
+                let words = (0..copies.len()).filter(|&at| is_new(at)).map(|at| copies[at].1);
                 let lead = |word: SlotWord| Some((self.layout.block_of(word.as_live()?.address)?, word));
-                for (block, word) in words.into_iter().filter_map(lead) {
+                for (block, word) in words.filter_map(lead) {
                     self.leads.entry(block).or_default().push(word);
                 }
                 let is_objects = first.as_live().is_some_and(|live| self.objects.contains(&live.address));

@@ -221,6 +221,33 @@ fn the_longest_value_and_one_byte_more() {
     assert!(outcomes.iter().any(is_stored), "{outcomes:?}");
 }
 
+/// A node is gone that had a long value and forty short ones: its objects are looked at in the first change of the configuration, and in no other one.
+#[test]
+fn objects_of_who_is_gone_are_looked_at_once() {
+    let mut pool = Pool::new(LAYOUT);
+    let long = vec![7; 18_000];
+    assert!(is_stored(&pool.put(1, "long", &long)));
+    for key in 0..40 {
+        assert!(is_stored(&pool.put(1, &format!("short-{key}"), &[3])));
+    }
+    // Its blocks of parts are those into which no slot leads.
+    pool.cluster.crash_compute(NodeId(1));
+    let mut operations = |what: Option<ManagerCall>| {
+        let before = pool.cluster.fabric().counters().operations;
+        what.into_iter().for_each(|what| pool.cluster.tell_manager(what));
+        pool.rest(10_000_000);
+        assert!(pool.has(0, "long", &long));
+        pool.cluster.fabric().counters().operations - before
+    };
+    let first = operations(Some(ManagerCall::Suspect(NodeId(1))));
+    let second = operations(Some(ManagerCall::Assign(0, Some(NodeId(0)))));
+    let third = operations(Some(ManagerCall::Assign(0, None)));
+    let idle = operations(None);
+    assert!(first > idle + 40 && second > idle && third > idle, "{first}, {second}, {third}, {idle}");
+    assert!(second + 30 < first && third + 30 < first, "{first}, {second}, {third}, {idle}");
+    assert_eq!(pool.cluster.manager().epoch(), (4, false));
+}
+
 /// Long puts that find no memory wait for it, and for one another, until their time is over; nobody else waits behind them.
 #[test]
 fn others_pass_long_puts_that_wait_for_memory() {
