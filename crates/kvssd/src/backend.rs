@@ -32,7 +32,7 @@ use hedgerow_row::{Error, Result};
 
 pub use failure::ArrayError;
 pub use mover::{MoveProgress, Mover};
-pub use place::{ArrayMember, ArrayPlace, ArrayWork, check_places};
+pub use place::{ArrayMember, ArrayPlace, ArrayWork, check_places, next_opening};
 
 use crate::command::KEY_BYTES_MAX;
 use crate::device::{AckMode, Device, DeviceOptions, OpenReport};
@@ -311,6 +311,19 @@ impl Backend for KvssdBackend {
     fn session(&self) -> Result<Box<dyn Session>> {
         self.array.check_open()?;
         Ok(Box::new(KvssdSession::new(Arc::clone(&self.array))))
+    }
+
+    /// What there is of devices and copies.
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        let devices = self.array.layout.read().map().members.len();
+        let CopiesState { copies, out, shards_alone, times_out } = self.copies_state();
+        vec![
+            ("kvssd_devices", devices as u64),
+            ("kvssd_copies", copies as u64),
+            ("kvssd_devices_out", out.len() as u64),
+            ("kvssd_times_out", times_out),
+            ("kvssd_shards_alone", shards_alone as u64),
+        ]
     }
 
     fn close(&self) -> Result<()> {

@@ -35,7 +35,7 @@ mod wire;
 
 pub use backend::{
     ArrayError, ArrayMedium, ArrayMember, ArrayPlace, ArrayWork, CopiesState, KvssdBackend, KvssdOptions,
-    MoveProgress, Mover, check_places,
+    MoveProgress, Mover, check_places, next_opening,
 };
 pub use code::{KvError, Result, ResultCode};
 pub use command::{

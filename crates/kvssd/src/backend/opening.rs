@@ -252,22 +252,52 @@ fn copied_members(
     let maps: Vec<Option<ArrayMap>> =
         met.iter().map(|met| met.as_ref().ok().and_then(MetDevice::map).cloned()).collect();
     let newest = newest_of(maps.iter().flatten()).cloned();
-    let Some(mut newest) = newest else { return Err(ArrayError::Missing { device: 1 }) };
+    let Some(newest) = newest else { return Err(ArrayError::Missing { device: 1 }) };
     check_copies(&newest, options)?;
-    check_removed(maps.iter().map(Option::as_ref), &newest)?;
-    check_diverged(maps.iter().map(Option::as_ref), &newest)?;
-    let (given, has) = (met.len(), newest.members.len());
+    let found = met.iter().enumerate().map(|(place, met)| found_map(place, met)).collect();
+    let (map, _) = chosen(found, newest, options.alone)?;
+    let mut members = MemberDevices::new();
+    for (place, met) in met.into_iter().enumerate() {
+        // What cannot be used is out.
+        let Ok((number, device)) = met.and_then(|met| member(place, met)) else { continue };
+        if !map.out.contains(&(number as u16)) {
+            members.insert(number, device);
+        }
+    }
+    Ok((map, members))
+}
+
+/// What is in a place, as a map or as why there is none that counts.
+fn found_map(place: usize, met: &ArrayResult<MetDevice>) -> ArrayResult<&ArrayMap> {
+    match met {
+        Ok(MetDevice::Device(_, Some(map))) => Ok(map),
+        Ok(MetDevice::Device(_, None) | MetDevice::Unfinished(_)) => {
+            Err(ArrayError::Foreign { device: place + 1, what: NO_ARRAY })
+        }
+        Ok(MetDevice::Nothing) => Err(ArrayError::Missing { device: place + 1 }),
+        Err(error) => Err(error.clone()),
+    }
+}
+
+/// The newest map, with all devices out that an array with two copies is opened without; and why each of these goes out that was not before, by its place from 1.
+pub(super) fn chosen(
+    found: Vec<ArrayResult<&ArrayMap>>,
+    mut newest: ArrayMap,
+    alone: bool,
+) -> ArrayResult<(ArrayMap, BTreeMap<usize, ArrayError>)> {
+    let maps = || found.iter().map(|found| found.as_ref().ok().copied());
+    check_removed(maps(), &newest)?;
+    check_diverged(maps(), &newest)?;
+    let (given, has) = (found.len(), newest.members.len());
     if given != has {
         return Err(ArrayError::Devices { given, has });
     }
-    let (mut members, mut lost) = (MemberDevices::new(), BTreeMap::new());
     let numbers: Vec<u16> = newest.members.iter().copied().collect();
-    for ((place, met), number) in met.into_iter().enumerate().zip(numbers) {
-        let checked = check_member(place, maps[place].as_ref(), &newest, given);
-        let found = met.and_then(|met| checked.and_then(|()| member(place, met)));
-        match found {
-            Ok(_) if newest.out.contains(&number) => {}
-            Ok((number, device)) => drop(members.insert(number, device)),
+    let mut lost = BTreeMap::new();
+    for ((place, found), number) in found.into_iter().enumerate().zip(numbers) {
+        let checked = found.and_then(|map| check_member(place, Some(map), &newest, given));
+        match checked {
+            Ok(()) => {}
             Err(error) => match broken_place(&error) {
                 Some(_) if newest.out.contains(&number) => {}
                 Some(_) => drop(lost.insert(number, error)),
@@ -275,16 +305,14 @@ fn copied_members(
             },
         }
     }
-    put_out_lost(&mut newest, lost, options)?;
-    Ok((newest, members))
+    let place_of = |number: &u16| newest.place_of(*number).map_or(0, |place| place + 1);
+    let reasons = lost.iter().map(|(number, error)| (place_of(number), error.clone())).collect();
+    put_out_lost(&mut newest, lost, alone)?;
+    Ok((newest, reasons))
 }
 
 /// Opens without the devices that cannot be used, if there is a copy of everything on the others.
-fn put_out_lost(
-    map: &mut ArrayMap,
-    lost: BTreeMap<u16, ArrayError>,
-    options: &KvssdOptions,
-) -> ArrayResult<()> {
+fn put_out_lost(map: &mut ArrayMap, lost: BTreeMap<u16, ArrayError>, alone: bool) -> ArrayResult<()> {
     let numbers: BTreeSet<u16> = lost.keys().copied().collect();
     let Some(why) = lost.into_values().next().map(Box::new) else { return Ok(()) };
     let shards = map.shards_only_on(&numbers);
@@ -293,7 +321,7 @@ fn put_out_lost(
     if shards > 0 {
         return Err(ArrayError::NoCopy { shards, devices: places(map), why });
     }
-    if map.may_have_all(&numbers) && !options.alone {
+    if map.may_have_all(&numbers) && !alone {
         return Err(ArrayError::Undecided { devices: places(map), why });
     }
     numbers.iter().for_each(|number| map.put_out(*number));
