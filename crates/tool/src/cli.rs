@@ -38,7 +38,7 @@ enum Command {
     Import(crate::transfer::ImportArgs),
     /// Runs or shows a pool of memory that many nodes share: gone with its machines.
     Pool(crate::pool::PoolArgs),
-    /// Shows an array of key-value devices that nobody has open, and adds and removes devices.
+    /// Shows an array of key-value devices that nobody has open, and adds, removes and replaces devices.
     Kvssd(crate::kvssd::KvssdArgs),
     /// Prints `docs/commands.md`: the Redis commands `serve` knows.
     #[command(hide = true)]

@@ -69,6 +69,9 @@ pub(crate) fn geometry_of(bytes: u64) -> Result<Geometry, String> {
 fn told(url: &KvssdUrl, error: &ArrayError) -> String {
     match file_of(&url.files, error) {
         Some(file) => format!("{} can not be opened: {error}", file.display()),
+        None if matches!(error, ArrayError::Undecided { .. }) => {
+            format!("the key-value devices can not be opened: {error} (here: ?alone=yes)")
+        }
         None => format!("the key-value devices can not be opened: {error}"),
     }
 }
@@ -97,17 +100,21 @@ fn file_of<'f>(files: &'f [PathBuf], error: &ArrayError) -> Option<&'f PathBuf> 
     files.get(number - 1)
 }
 
-/// What opening found damaged, and which devices are out, in lines for a person; empty if nothing is.
-pub fn damage_text(backend: &KvssdBackend) -> String {
+/// What opening found damaged of devices in these files, and which are out, in lines for a person; empty if nothing is.
+pub fn damage_text(files: &[PathBuf], backend: &KvssdBackend) -> String {
     let mut text = String::new();
     let state = backend.copies_state();
     for device in &state.out {
+        let file = files.get(device - 1).map(|file| format!(" ({})", file.display())).unwrap_or_default();
         text.push_str(&format!(
-            "hedgerow: device {device} is out: it failed, was missing or is older than the others\n"
+            "hedgerow: device {device}{file} is out: it failed, was missing or is older than the others\n"
         ));
     }
     if state.shards_alone > 0 {
-        text.push_str(&format!("hedgerow: {} of 1024 shards of keys have one copy\n", state.shards_alone));
+        text.push_str(&format!(
+            "hedgerow: {} of 1024 shards of keys have one copy: see hedgerow kvssd status\n",
+            state.shards_alone
+        ));
     }
     for (number, report) in backend.open_reports().iter().enumerate() {
         let (lost, values) = (report.lost.len(), report.values_damaged);

@@ -283,7 +283,7 @@ fn prepare_devices(args: &Args, clock: Clock, url: &KvssdUrl) -> Result<Ready, S
     // Each device makes durable what it answers, for all commands of a step at once.
     let ack = if sync_writes { AckMode::Immediate } else { AckMode::Buffered };
     let backend = kvssd_store::open(url, ack)?;
-    let damage = kvssd_store::damage_text(&backend);
+    let damage = kvssd_store::damage_text(&url.files, &backend);
     let backend: Arc<dyn Backend> = Arc::new(backend);
     let mut ready = ready_over(args, sockets, clock, Arc::clone(&backend))?;
     ready.banner.insert_str(0, &damage);

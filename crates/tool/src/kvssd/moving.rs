@@ -37,14 +37,26 @@ impl<'f> Moving<'f> {
     ) -> Result<(), String> {
         let stop = stopper()?;
         let bar = if is_quiet { ProgressBar::hidden() } else { progress_bar() };
-        let ended = self.take_steps(&mut mover, &stop, |progress| show(&bar, progress, &expected));
+        let ended = self.take_steps(&mut mover, &stop, |progress| {
+            show(&bar, progress, self.steps(expected(progress.shards)))
+        });
         bar.finish_and_clear();
         ended?;
         let MoveProgress { shards_done, pairs_copied, pairs_deleted, .. } = mover.progress();
+        let done = if self.is_rebuild() { "made second copies of" } else { "moved" };
         println!(
-            "moved {shards_done} shards: {pairs_copied} pairs were copied, and {pairs_deleted} deleted where they are no more"
+            "{done} {shards_done} shards: {pairs_copied} pairs were copied, and {pairs_deleted} deleted where they are no more"
         );
         Ok(())
+    }
+
+    fn is_rebuild(&self) -> bool {
+        self.work == ArrayWork::Rebuild
+    }
+
+    /// Each pair is copied, and then deleted where it was; but where there was one copy.
+    fn steps(&self, pairs: u64) -> u64 {
+        if self.is_rebuild() { pairs } else { 2 * pairs }
     }
 
     fn take_steps(
@@ -74,20 +86,27 @@ impl<'f> Moving<'f> {
 
     /// From here on whoever opens the array knows of it.
     fn tell_begun(&self, progress: MoveProgress) {
+        let shards = progress.shards;
         let what = match self.work {
             ArrayWork::Remove { device } => {
-                format!("from {}", self.files[device - 1].display())
+                format!("moving {shards} shards from {}", self.files[device - 1].display())
             }
-            _ => "so that each device has its share".into(),
+            ArrayWork::Rebuild => format!("making second copies of {shards} shards"),
+            _ => format!("moving {shards} shards so that each device has its share"),
         };
         let mut out = std::io::stdout();
         // Whether or not anybody reads it.
-        let _ = writeln!(out, "moving {} shards {what}", progress.shards);
+        let _ = writeln!(out, "{what}");
         let _ = out.flush();
     }
 
     fn failed(&self, progress: MoveProgress, why: String) -> String {
         let MoveProgress { shards_done, shards, .. } = progress;
+        if self.is_rebuild() {
+            return format!(
+                "{why}; {shards_done} of {shards} shards have two copies again, and no pair is lost: the same command goes on with it"
+            );
+        }
         format!(
             "{why}; {shards_done} of {shards} shards are moved, the others are where they were, and no pair is lost: the same command goes on with it"
         )
@@ -112,10 +131,9 @@ fn progress_bar() -> ProgressBar {
     bar
 }
 
-/// Each pair is copied, and then deleted where it was.
-fn show(bar: &ProgressBar, progress: MoveProgress, expected: impl Fn(usize) -> u64) {
+/// `all` is how many pairs are to be copied or deleted, about.
+fn show(bar: &ProgressBar, progress: MoveProgress, all: u64) {
     let MoveProgress { shards_done, shards, pairs_copied, pairs_deleted } = progress;
-    let all = 2 * expected(shards);
     bar.set_message(format!("{shards_done} of {shards} shards, {pairs_copied} pairs copied"));
     bar.set_length(all);
     // What was cut off before leaves pairs to be deleted that are in no estimate.

@@ -1,10 +1,10 @@
 //! Devices that nobody has open, looked at together.
 //!
-//! Owns [`SeenArray`]. Promises that files are one only if opening takes them as that array, and that no byte of any is changed. Must not know what is done with it.
+//! Owns [`SeenArray`]. Promises that files are one only if opening takes them as that array, with the same devices out, and that no byte of any is changed. Must not know what is done with it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use hedgerow_kvssd::{ArrayPlace, ArrayWork, DeviceInfo, Geometry, check_places};
+use hedgerow_kvssd::{ArrayError, ArrayMember, ArrayPlace, ArrayWork, DeviceInfo, Geometry, next_opening};
 
 use crate::inspect::devices::{open, refusal};
 use crate::kvssd_store::named;
@@ -12,81 +12,106 @@ use crate::kvssd_store::named;
 /// A device, as it was left.
 pub(super) struct SeenDevice {
     pub(super) file: PathBuf,
-    pub(super) place: ArrayPlace,
-    pub(super) info: DeviceInfo,
-    geometry: Geometry,
+    /// What the map in force says of it.
+    pub(super) member: ArrayMember,
+    /// What is on it; none of one that is out.
+    pub(super) info: Option<DeviceInfo>,
+    /// Why the next opening puts it out, where it does.
+    pub(super) lost: Option<ArrayError>,
+    geometry: Option<Geometry>,
 }
 
 /// All devices of an array.
 pub(super) struct SeenArray {
     devices: Vec<SeenDevice>,
+    newest: ArrayPlace,
 }
 
 impl SeenArray {
-    /// Looks at these files, in this order.
+    /// Looks at these files, in this order. `alone` as it is for opening.
     ///
     /// # Errors
     /// All that is wrong, for a person, a line each.
-    pub(super) fn look(files: &[PathBuf]) -> Result<SeenArray, String> {
-        let (mut places, mut infos, mut wrong) = (Vec::new(), Vec::new(), Vec::new());
-        for (number, file) in (1..).zip(files) {
-            let mut view = match open(file) {
-                Ok(view) => view,
-                Err(error) => {
-                    wrong.push(refusal(file, &error));
-                    continue;
+    pub(super) fn look(files: &[PathBuf], alone: bool) -> Result<SeenArray, String> {
+        let (mut found, mut infos) = (Vec::new(), Vec::new());
+        for (device, file) in (1..).zip(files) {
+            let view = open(file).map_err(|error| ArrayError::Device { device, error });
+            let (place, info) = match view {
+                Err(error) => (Err(error), None),
+                Ok(mut view) => {
+                    let overview = view.overview();
+                    let place = ArrayPlace::of(device, view.device());
+                    (place, Some((overview.info, overview.geometry)))
                 }
             };
-            let overview = view.overview();
-            infos.push((overview.info, overview.geometry));
-            match ArrayPlace::of(number, view.device()) {
-                Ok(place) => places.push(place),
-                Err(error) => wrong.push(format!("{}: {error}", file.display())),
-            }
+            found.push(place);
+            infos.push(info);
         }
-        if wrong.is_empty() {
-            wrong.extend(check_places(&places).iter().map(|error| named(files, "as an array", error)));
-        }
-        if wrong.is_empty() && !places.iter().flatten().any(|place| place.generation() > 0) {
-            let url = super::url(files);
-            wrong.push(format!(
-                "no array was made of these devices yet: hedgerow serve --store {url} makes one"
-            ));
-        }
-        if !wrong.is_empty() {
-            return Err(wrong.join("\nhedgerow: "));
-        }
-        let of_file = |((file, place), info): ((&PathBuf, Option<ArrayPlace>), (DeviceInfo, Geometry))| {
-            Some(SeenDevice { file: file.clone(), place: place?, info: info.0, geometry: info.1 })
+        let (newest, mut lost) = next_opening(found, alone).map_err(|wrong| told(files, &wrong))?;
+        let members = newest.members();
+        let device = |(place, ((file, member), info)): (usize, ((&PathBuf, ArrayMember), _))| {
+            let info: Option<(DeviceInfo, Geometry)> = if member.is_out { None } else { info };
+            let (info, geometry) = info.unzip();
+            SeenDevice { file: file.clone(), member, info, geometry, lost: lost.remove(&place) }
         };
-        Ok(SeenArray { devices: files.iter().zip(places).zip(infos).filter_map(of_file).collect() })
+        let devices = (1..).zip(files.iter().zip(members).zip(infos)).map(device).collect();
+        Ok(SeenArray { devices, newest })
     }
 
     pub(super) fn devices(&self) -> &[SeenDevice] {
         &self.devices
     }
 
-    /// The copy of the map that is in force.
+    pub(super) fn files(&self) -> Vec<PathBuf> {
+        self.devices.iter().map(|device| device.file.clone()).collect()
+    }
+
+    /// The map that is in force, as the next opening has it.
     pub(super) fn newest(&self) -> &ArrayPlace {
-        let newest = self.devices.iter().map(|device| &device.place).max_by_key(|place| place.generation());
-        newest.expect("an array that was looked at has a device")
+        &self.newest
+    }
+
+    /// Whether a device, by its place from 0, works.
+    pub(super) fn is_in(&self, place: usize) -> bool {
+        self.devices.get(place).is_some_and(|device| !device.member.is_out)
+    }
+
+    /// How many of its devices work.
+    pub(super) fn working(&self) -> usize {
+        self.devices.iter().filter(|device| !device.member.is_out).count()
+    }
+
+    /// Refuses an array that the next opening would have go on without a device, unless that is the one which is meant.
+    pub(super) fn check_all_there(&self, but: Option<&Path>) -> Result<(), String> {
+        let lost = self.devices.iter().filter(|device| Some(&*device.file) != but);
+        let lines: Vec<String> = lost.filter_map(lost_text).collect();
+        if lines.is_empty() {
+            return Ok(());
+        }
+        let url = super::url(&self.files());
+        Err(format!(
+            "{}\nhedgerow: nothing was changed; hedgerow kvssd replace {url} puts another device in its place, and hedgerow kvssd rebuild {url} goes on without it",
+            lines.join("\nhedgerow: ")
+        ))
     }
 
     /// The geometry of its longest device.
-    pub(super) fn longest(&self) -> Geometry {
-        let longest = self.devices.iter().map(|device| device.geometry).max_by_key(Geometry::bytes);
-        longest.expect("an array that was looked at has a device")
+    pub(super) fn longest(&self) -> Option<Geometry> {
+        self.devices.iter().filter_map(|device| device.geometry).max_by_key(Geometry::bytes)
     }
 
     /// Bytes of the longest value that all of its devices take.
     pub(super) fn value_bytes_max(&self) -> u64 {
-        self.devices.iter().map(|device| device.geometry.value_bytes_max()).min().unwrap_or(0)
+        let geometries = self.devices.iter().filter_map(|device| device.geometry);
+        geometries.map(|geometry| geometry.value_bytes_max()).min().unwrap_or(0)
     }
 
-    /// All pairs, and all shards that they are spread over.
-    pub(super) fn pairs_and_shards(&self) -> (u64, usize) {
-        let pairs = self.devices.iter().map(|device| device.info.pairs).sum();
-        (pairs, self.newest().shards().1)
+    /// About how many pairs so many copies of shards have.
+    pub(super) fn pairs_of(&self, copies: usize) -> u64 {
+        let pairs: u64 = self.devices.iter().filter_map(|device| Some(device.info.as_ref()?.pairs)).sum();
+        let all: usize =
+            self.devices.iter().map(|device| device.member.shards + device.member.second_copies).sum();
+        pairs * copies as u64 / all.max(1) as u64
     }
 
     /// What is under way, as a noun.
@@ -102,4 +127,25 @@ impl SeenArray {
             }
         }
     }
+}
+
+/// That a device is about to be put out, and why.
+pub(super) fn lost_text(device: &SeenDevice) -> Option<String> {
+    let why = device.lost.as_ref()?;
+    Some(format!("{} cannot be used, and the next opening goes on without it: {why}", device.file.display()))
+}
+
+fn told(files: &[PathBuf], wrong: &[ArrayError]) -> String {
+    let line = |error: &ArrayError| match error {
+        ArrayError::Device { device, error } => {
+            files.get(device - 1).map_or_else(|| error.to_string(), |file| refusal(file, error))
+        }
+        ArrayError::Undecided { .. } => format!("{} (here: --alone)", named(files, "as an array", error)),
+        error => named(files, "as an array", error),
+    };
+    if wrong.is_empty() {
+        let url = super::url(files);
+        return format!("no array was made of these devices yet: hedgerow serve --store {url} makes one");
+    }
+    wrong.iter().map(line).collect::<Vec<_>>().join("\nhedgerow: ")
 }

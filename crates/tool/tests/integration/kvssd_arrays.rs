@@ -22,19 +22,19 @@ fn run(words: &[&str]) -> (bool, String) {
     (output.status.success(), said)
 }
 
-fn done(words: &[&str]) -> String {
+pub(crate) fn done(words: &[&str]) -> String {
     let (is_done, said) = run(words);
     assert!(is_done, "{words:?}: {said}");
     said
 }
 
-fn refused(words: &[&str]) -> String {
+pub(crate) fn refused(words: &[&str]) -> String {
     let (is_done, said) = run(words);
     assert!(!is_done, "{words:?}: {said}");
     said
 }
 
-fn status(array: &str) -> serde_json::Value {
+pub(crate) fn status(array: &str) -> serde_json::Value {
     serde_json::from_str(&done(&["status", array, "--json"])).unwrap()
 }
 
@@ -45,25 +45,25 @@ fn shards(array: &str) -> Vec<u64> {
 }
 
 /// Files of a directory, each with its path.
-struct Files {
-    dir: TempDir,
+pub(crate) struct Files {
+    pub(crate) dir: TempDir,
 }
 
 impl Files {
-    fn new() -> Files {
+    pub(crate) fn new() -> Files {
         Files { dir: TempDir::new() }
     }
 
-    fn path(&self, name: &str) -> String {
+    pub(crate) fn path(&self, name: &str) -> String {
         self.dir.path().join(name).to_str().unwrap().to_owned()
     }
 
     /// With commas between them.
-    fn array(&self, names: &[&str]) -> String {
+    pub(crate) fn array(&self, names: &[&str]) -> String {
         names.iter().map(|name| self.path(name)).collect::<Vec<_>>().join(",")
     }
 
-    fn serve(&self, names: &[&str]) -> Program {
+    pub(crate) fn serve(&self, names: &[&str]) -> Program {
         self.serve_sized(names, "32mb")
     }
 
@@ -71,7 +71,7 @@ impl Files {
         Program::spawn_over(&format!("kvssd:{}?size={size}", self.array(names)), &[])
     }
 
-    fn fill(&self, names: &[&str], keys: usize) {
+    pub(crate) fn fill(&self, names: &[&str], keys: usize) {
         self.fill_sized(names, keys, "32mb");
     }
 
@@ -87,7 +87,7 @@ impl Files {
     }
 
     /// All of the keys, and no other, each once.
-    fn check(&self, names: &[&str], keys: usize) {
+    pub(crate) fn check(&self, names: &[&str], keys: usize) {
         let program = self.serve(names);
         let mut client = program.client();
         for n in 0..keys {
@@ -99,7 +99,7 @@ impl Files {
     }
 }
 
-fn value(n: usize) -> String {
+pub(crate) fn value(n: usize) -> String {
     format!("{n:0500}")
 }
 
@@ -217,11 +217,12 @@ fn a_removal_that_finds_no_room_leaves_all_where_it_was() {
 }
 
 /// Begins a move, and ends it by a signal once it has begun. Whether it was still under way.
-fn cut_off(words: &[&str], by: Signal) -> bool {
+pub(crate) fn cut_off(words: &[&str], by: Signal) -> bool {
     let mut child = command(words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-    assert!(line.starts_with("moving "), "{line}");
+    let mut lines = BufReader::new(child.stdout.as_mut().unwrap()).lines();
+    let is_begun = |line: &String| line.starts_with("moving ") || line.starts_with("making second copies ");
+    assert!(lines.any(|line| is_begun(&line.unwrap())), "it never began");
+    drop(lines);
     signal(child.id() as i32, by);
     let ended = child.wait().unwrap();
     let mut said = String::new();

@@ -16,6 +16,7 @@ mod info;
 mod kill;
 mod kvssd;
 mod kvssd_arrays;
+mod kvssd_copies;
 mod lifecycle;
 mod limits;
 mod little_memory;
