@@ -410,7 +410,9 @@ impl Array {
     fn drop_intents(&self, locked: &mut LockedDevices<'_>, batches: &[CheckedBatch]) {
         let mut of_home: BTreeMap<usize, Vec<u64>> = BTreeMap::new();
         let (mut gone, mut stays): (BTreeSet<u64>, BTreeSet<u64>) = Default::default();
-        for batch in batches.iter().filter(|batch| batch.has_intent() && batch.failed.is_none()) {
+        // PERSIST: one that relies on a device that failed stays until the map without that is durable (`settle_intents`, after it). Should the device come back before, as it was, the first copies on it take back what is on the others: the intent alone makes the batch whole.
+        let is_made = |batch: &&CheckedBatch| batch.failed.is_none() && batch.relies_on.is_empty();
+        for batch in batches.iter().filter(|batch| batch.has_intent()).filter(is_made) {
             let is_durable = matches!(self.options.device.ack, AckMode::Immediate);
             // PERSIST: of one device the changes are durable before what follows them. Of several only a flush of all tells (`settle_intents`).
             if is_durable || !batch.is_of_several_devices() {

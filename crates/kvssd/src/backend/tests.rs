@@ -3,6 +3,7 @@
 mod batches;
 mod copies;
 mod copies_cut;
+mod copies_doubles;
 mod copies_left;
 mod crashes;
 mod failures;
