@@ -368,19 +368,28 @@ impl Array {
             layout.forget_out();
             return Ok(());
         }
-        let mut next = ArrayMap { marks: self.marks_end.load(Ordering::Acquire), ..map.clone() };
+        let (mut next, mut is_stored) = (map.clone(), false);
         loop {
             let shards = map.shards_only_on(&out);
             if shards > 0 {
-                // A map that some may have by now is not to count beside the next one of its generation.
-                self.marks_end.fetch_add(1, Ordering::Relaxed);
+                if is_stored {
+                    self.keep_in(layout, next.generation);
+                }
                 let places = out.iter().filter_map(|number| map.place_of(*number));
                 let devices: Vec<usize> = places.map(|place| place + 1).collect();
                 let why = Box::new(ArrayError::Out { device: devices.first().copied().unwrap_or(0) });
                 return Err(ArrayError::NoCopy { shards, devices, why });
             }
             out.iter().for_each(|number| next.put_out(*number));
-            next.generation += 1;
+            let lags = |number: usize| {
+                map.in_members().any(|member| usize::from(member) == number)
+                    && !out.contains(&(number as u16))
+            };
+            // Not by more than one above what a device has that stays: it would be too old as it comes back.
+            let is_level = !layout.behind().into_iter().any(lags);
+            next.generation = map.generation + u64::from(is_level);
+            next.marks = self.next_marks();
+            is_stored = true;
             // PERSIST: all others know, with everything that they have, before what one copy alone has is answered: so whoever of them is there when the array is opened again says that this one is old.
             let failed = layout.store_on_all(&next);
             if failed.is_empty() {
@@ -394,6 +403,19 @@ impl Array {
         self.writes.lock().forget();
         self.times_out.fetch_add(out.len() as u64, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// After a map without a device could not be put in force, which some may have by now: all are given the one in force again, as a newer one than that. Who does not take it does not work.
+    fn keep_in(&self, layout: &mut Layout, generation: u64) {
+        let kept = ArrayMap { generation, marks: self.next_marks(), ..layout.map().clone() };
+        // PERSIST: the map that was not put in force does not count beside what is answered from here on.
+        layout.store_on_all(&kept);
+        layout.adopt_same(kept);
+    }
+
+    /// Marks for a map that is to count beside others of its generation: more than any had before.
+    fn next_marks(&self) -> u64 {
+        self.marks_end.fetch_add(1, Ordering::AcqRel) + 1
     }
 
     /// Puts the device out that a move failed of, if it did and there is another copy of everything on it.

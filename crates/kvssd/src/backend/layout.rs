@@ -220,17 +220,18 @@ impl Layout {
             even.map_err(|error| device_failed(device, error))?;
         }
         map.generation = current.generation + 1;
+        let new = added.as_ref().map(|(number, _)| *number);
         if let Some((number, mut device)) = added {
             // PERSIST: the new one has it first. One without a map, beside others that know it, would be taken for another one than was there.
             let copy = ArrayMap { device: number as u16, ..map.clone() };
             device.store_map(&copy).map_err(|error| device_failed(&device, error))?;
             self.devices.insert(number, Mutex::new(Some(device)));
         }
-        let (mut in_force, mut failed) = (false, Ok(()));
+        let (mut in_force, mut failed) = (new.is_some(), Ok(()));
         // Those that stay before one that goes: as long as none of them has it, that one is of the array.
         let (stay, go): (Vec<usize>, Vec<usize>) =
             self.devices.keys().partition(|&&number| map.members.contains(&(number as u16)));
-        for number in stay {
+        for number in stay.into_iter().filter(|number| Some(*number) != new) {
             let stored = self.store_copy(number, &map);
             in_force |= stored.is_ok();
             failed = failed.and(stored);
@@ -254,7 +255,7 @@ impl Layout {
     pub(super) fn behind(&mut self) -> Vec<usize> {
         let generation = self.map.generation;
         let is_behind = |device: &mut Mutex<Option<ArrayDevice>>| {
-            device.get_mut().as_ref().is_some_and(|device| device.generation() != generation)
+            device.get_mut().as_ref().is_some_and(|device| device.generation() < generation)
         };
         let devices = self.devices.iter_mut();
         devices.filter_map(|(&number, device)| is_behind(device).then_some(number)).collect()
@@ -273,6 +274,11 @@ impl Layout {
         self.forget_out();
     }
 
+    /// A map that says the same as the one in force, under another generation, or with other marks, is it from now on.
+    pub(super) fn adopt_same(&mut self, map: ArrayMap) {
+        self.map = map;
+    }
+
     /// Closes devices that are not in by the map in force: also one whose coming was refused.
     pub(super) fn forget_out(&mut self) {
         let (map, devices) = (&self.map, &mut self.devices);
@@ -282,9 +288,7 @@ impl Layout {
     fn store_copy(&mut self, number: usize, map: &ArrayMap) -> ArrayResult<()> {
         let device = self.devices.get_mut(&number).and_then(|device| device.get_mut().as_mut());
         let device = device.ok_or(ArrayError::Closed)?;
-        if device.generation() == map.generation {
-            return Ok(());
-        }
+        // Also where it has one of this generation: that may be another one, of which nothing came.
         let copy = ArrayMap { device: number as u16, ..map.clone() };
         device.store_map(&copy).map_err(|error| device_failed(device, error))
     }

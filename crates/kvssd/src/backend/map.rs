@@ -14,7 +14,7 @@
 //! * `work` is what is under way: 0 nothing, 1 each device is to have its share, 2 the device `source` is to have none. `source` is the device that shards go from; 0 where `work` is.
 //! * `array id` is drawn when the array is made. It is the key of the hash that spreads keys, too: SipHash-1-3 (Aumasson and Bernstein 2012) of the whole key, whose upper ten bits are its shard. So who
 //!   chooses keys cannot choose many of one device.
-//! * `generation`: 0 while the array is being made, and then two more with each opening at least, and one with each change of the map. Of two copies the difference is 1 at most.
+//! * `generation`: 0 while the array is being made, and then two more with each opening at least, and one with each change of the map. Of two copies the difference is 1 at most. Among maps of one generation that with more marks counts.
 //! * `marks`: no pair was ever stored with this mark or a higher one.
 //! * `device` is the number of the device that has this copy, of so many `devices`. A number is a device's as long as it is of the array: others that go or come do not change it.
 //! * Word `n` says four things. Bits 0 to 9: the device that has the keys of shard `n`, or, where bit 15 is set, the one that they go to, and `source` has them. Bit 14: the device of number `n` is of the

@@ -55,3 +55,98 @@ fn a_batch_is_whole_where_a_device_fails_and_comes_back() {
     }
     assert_eq!(backend.array.intents.lock().len(), 0);
 }
+
+fn fill(session: &mut dyn Session, keys: u64, with: u8) {
+    for n in 0..keys {
+        put(session, &key(n), &[with; 100], Expect::Any).unwrap();
+    }
+}
+
+fn all_are(session: &mut dyn Session, keys: u64, with: u8) {
+    for n in 0..keys {
+        assert_eq!(get(session, &key(n)).unwrap().unwrap().value[..], [with; 100], "{n}");
+    }
+}
+
+/// A device is to go out, and cannot, since another one does not take the map without it. That map does not count beside what is answered later, as the other one goes out.
+#[test]
+fn a_map_that_was_not_put_in_force_does_not_count() {
+    let (sims, options) = (sims(3), two_copies(AckMode::Buffered));
+    let backend = open(&sims, &options).unwrap();
+    let session = &mut *backend.session().unwrap();
+    fill(session, 90, 1);
+    answer(session, Command::Persist).unwrap();
+    sims[1].fail_persist_after(0, true);
+    let refused = backend.replace_device(0, &ArrayMedium::Simulated(super::sims(1).remove(0)));
+    assert!(matches!(refused, Err(ArrayError::NoCopy { .. })));
+    assert_eq!(backend.copies_state().out, [0; 0]);
+    let refused: Vec<CrashSim> = sims.iter().map(copied).collect();
+    fill(session, 90, 2);
+    answer(session, Command::Persist).unwrap();
+    assert_eq!(backend.copies_state().out, [2]);
+    let mut sims: Vec<CrashSim> = sims.iter().map(copied).collect();
+    let whole: Vec<CrashSim> = sims.iter().map(copied).collect();
+    sims[0] = super::sims(1).remove(0);
+    let opened = open(&sims, &options);
+    assert!(matches!(opened, Err(ArrayError::NoCopy { .. })), "the second of them is old");
+    let backend = open(&whole, &options).unwrap();
+    assert_eq!(backend.copies_state().out, [2]);
+    all_are(&mut *backend.session().unwrap(), 90, 2);
+    // As long as nothing else was put in force all are in as they come back.
+    let backend = open(&refused, &options).unwrap();
+    assert_eq!(backend.copies_state().out, [0; 0]);
+    all_are(&mut *backend.session().unwrap(), 90, 1);
+}
+
+/// Two devices that have shards together fail: neither goes out, however often that is tried, and neither is too old as they come back.
+#[test]
+fn two_that_fail_together_are_not_left_behind() {
+    let (sims, options) = (sims(4), two_copies(AckMode::Immediate));
+    let backend = open(&sims, &options).unwrap();
+    let session = &mut *backend.session().unwrap();
+    fill(session, 90, 1);
+    (0..2).for_each(|n| sims[n].fail_persist_after(0, true));
+    let generation = map_of(&backend).generation;
+    let answers: Vec<Result<Mark>> = (0..90).map(|n| put(session, &key(n), &[2; 100], Expect::Any)).collect();
+    assert!(answers.iter().filter(|answer| answer.is_ok()).count() > 5, "of the other two");
+    assert!(answers.iter().filter(|answer| answer.is_err()).count() > 5);
+    assert_eq!(backend.copies_state().out, [0; 0]);
+    assert_eq!(map_of(&backend).generation, generation + 1);
+    let sims: Vec<CrashSim> = sims.iter().map(copied).collect();
+    let backend = open(&sims, &options).unwrap();
+    assert_eq!(backend.copies_state().out, [0; 0]);
+    let session = &mut *backend.session().unwrap();
+    for (n, answer) in answers.into_iter().enumerate() {
+        let with = get(session, &key(n as u64)).unwrap().unwrap().value[0];
+        match answer {
+            Ok(_) => assert_eq!(with, 2, "{n}"),
+            Err(error) if error.kind() == ErrorKind::Indeterminate => assert!(with == 1 || with == 2),
+            Err(_) => assert_eq!(with, 1, "{n}"),
+        }
+    }
+}
+
+/// As one device goes out another one does not take the map without it, and a third one not the map without both, though it has the one before: all of them are out, also as they come back.
+#[test]
+fn who_fails_as_another_goes_out_is_out_too() {
+    let (sims, options) = (sims(6), two_copies(AckMode::Buffered));
+    let backend = open(&sims, &options).unwrap();
+    let pairs = |map: &mut ArrayMap| {
+        map.shards.iter_mut().for_each(|first| *first -= *first % 2);
+        map.seconds = Some(map.shards.iter().map(|first| Some(first + 1)).collect());
+    };
+    backend.array.change_map(None, pairs).unwrap();
+    let session = &mut *backend.session().unwrap();
+    fill(session, 90, 1);
+    answer(session, Command::Persist).unwrap();
+    sims[2].fail_persist_after(0, true);
+    sims[4].fail_persist_after(1, true);
+    backend.array.put_out(0).unwrap();
+    assert_eq!(backend.copies_state().out, [1, 3, 5]);
+    fill(session, 90, 2);
+    answer(session, Command::Persist).unwrap();
+    let sims: Vec<CrashSim> = sims.iter().map(copied).collect();
+    let backend = open(&sims, &options).unwrap();
+    assert_eq!(backend.copies_state().out, [1, 3, 5]);
+    all_are(&mut *backend.session().unwrap(), 90, 2);
+}
