@@ -22,7 +22,7 @@ use super::layout::device_failed;
 use super::map::{ArrayMap, DEVICES_MAX, NoMap};
 use super::redo::redo;
 use super::resync::{resync, suspected};
-use super::writes::{ShardSet, clear_marks};
+use super::writes::{ShardSet, clear_marks, is_doubted, say_doubted};
 use super::{ArrayMedium, KvssdOptions, MARKS_RESERVED};
 use crate::code::{KvError, Result as KvResult};
 use crate::command::{KvAnswer, KvCommand, PairKey, SpaceId, SpaceInfo};
@@ -42,7 +42,7 @@ const DEVICE_BYTES: u64 = 1 << 30;
 const MARKS_PERHAPS_GIVEN: u64 = MARKS_RESERVED << 16;
 
 /// What is in the place of a device.
-enum MetDevice {
+pub(super) enum MetDevice {
     /// Nothing, or a device whose making was cut off.
     Nothing,
     /// A device without the key spaces of an array: new, or its making was cut off.
@@ -167,7 +167,7 @@ fn broken_place(error: &ArrayError) -> Option<usize> {
 }
 
 /// The device on a medium, as far as there is one.
-fn meet(number: usize, medium: &ArrayMedium, options: &KvssdOptions) -> ArrayResult<MetDevice> {
+pub(super) fn meet(number: usize, medium: &ArrayMedium, options: &KvssdOptions) -> ArrayResult<MetDevice> {
     let device = number + 1;
     let failed = |error| ArrayError::Device { device, error };
     let Some(tier) = tier_of(medium, None, false).map_err(failed)? else { return Ok(MetDevice::Nothing) };
@@ -181,6 +181,11 @@ fn meet(number: usize, medium: &ArrayMedium, options: &KvssdOptions) -> ArrayRes
         FoundMap::Spaces(spaces, map) => {
             let mut device = ArrayDevice::new(number, opened, spaces);
             device.set_generation(map.as_ref().map_or(0, |map| map.generation));
+            let has_copies = map.as_ref().is_some_and(|map| map.copies() > 1);
+            if has_copies && device.device().open_report().may_undo_changes() {
+                // PERSIST: a device tells of damage once. That it is not to be believed it says itself from here on, until its copies were compared (`resync`): however often an opening is cut off, refused, or begun anew without another device.
+                say_doubted(&mut device).map_err(failed)?;
+            }
             MetDevice::Device(Box::new(device), map)
         }
     })
@@ -444,10 +449,15 @@ fn raise(map: ArrayMap, mut members: MemberDevices) -> ArrayResult<(ArrayMap, Me
         }
     }
     // A damaged device may have shown an older map than it had, after which marks were given. And pairs that had been deleted as others' are there again.
-    let older = members.iter_mut().filter_map(|(&number, device)| {
-        device.device().open_report().may_undo_changes().then_some(number as u16)
-    });
-    let older: BTreeSet<u16> = older.collect();
+    let mut older: BTreeSet<u16> = BTreeSet::new();
+    for (&number, device) in &mut members {
+        let has_lost = device.device().open_report().may_undo_changes();
+        let is_older = match map.copies() {
+            1 => has_lost,
+            _ => has_lost || is_doubted(device).map_err(|error| device_failed(device, error))?,
+        };
+        older.extend(is_older.then_some(number as u16));
+    }
     let given = if older.is_empty() { 0 } else { MARKS_PERHAPS_GIVEN };
     let marks = map.marks.saturating_add(given).saturating_add(MARKS_RESERVED);
     let mut map = ArrayMap { marks, ..map };

@@ -4,7 +4,7 @@
 //! is compared or changed. Must not know why they differ.
 //!
 //! The first copy has the last word: both have all that was durable when somebody was told so, and what is on the first one is a prefix of the commands on its device. The marks of pairs tell whether two
-//! of them are the same: each is given once. Where the device of the first copy may have lost changes to damage the second one has it, and all shards of that device are compared.
+//! of them are the same: each is given once. Where the device of the first copy may have lost changes to damage the second one has it, and all shards of that device are compared. The device says of itself that it is such a one until that is done ([`is_doubted`](super::writes::is_doubted)).
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use super::array_device::{ArrayDevice, MemberDevices};
 use super::failure::{ArrayError, ArrayResult};
 use super::layout::device_failed;
 use super::map::{ArrayMap, SHARDS};
-use super::writes::{ShardSet, clear_marks, marked_on, say_marks};
+use super::writes::{ShardSet, clear_marks, marked_on};
 use crate::code::{KvError, Result as KvResult};
 use crate::command::PairKey;
 
@@ -41,10 +41,6 @@ pub(super) fn suspected(
             map.swap(shard);
             map.switches += 1;
         }
-    }
-    if !damaged.is_empty() {
-        // PERSIST: a device tells of damage once. An opening that goes on after this one was cut off compares them all the same, and does not believe what the map says by then to be the first copy without it.
-        each(members, |device| say_marks(device, &shards))?;
     }
     Ok(shards)
 }

@@ -1,17 +1,18 @@
 //! Which shards are being written: a map of bits, as Linux md has one of regions.
 //!
-//! Owns its bytes, which shards it says, and when it says less. Promises that as long as the two copies of a shard may differ after a crash, a bit on the device of the first copy says so, durably, and since before they could. Must not know what is written.
+//! Owns its bytes, which shards it says, and when it says less, and whether a device is to be believed. Promises that as long as the two copies of a shard may differ after a crash, a bit on the device of the first copy says so, durably, and since before they could. Must not know what is written.
 //!
 //! It is the pair `writes` of the array's own key space on each device:
 //!
 //! ```text
 //!  0   1         4
 //!  +---+---------+-------- 128 ---------+
-//!  | 1 |  zeros  | bit n % 8 of byte n / 8: shard n |
+//!  | 1 |doubt 0 0| bit n % 8 of byte n / 8: shard n |
 //!  +---+---------+----------------------+
 //! ```
 //!
 //! * Byte 0 is the format. A bit says that the copies of a shard may differ; a device tells of the shards that it has the first copy of, and may tell of more.
+//! * Byte 1, doubt, is 1 where the device may have lost changes to damage, and its copies were not compared since; else 0.
 //!
 //! A bit is stored before the first change of a shard, and stays while there are others. What makes everything durable ([`Command::Persist`](hedgerow_row::backend::Command::Persist)) removes those of shards that nobody has
 //! written since the time before; so a shard that is written again and again costs nothing.
@@ -23,6 +24,7 @@ use crate::code::{KvError, Result};
 /// Its key.
 const KEY: &[u8] = b"writes";
 const FORMAT: u8 = 1;
+const DOUBT_AT: usize = 1;
 const HEAD_BYTES: usize = 4;
 const WRITES_BYTES: usize = HEAD_BYTES + SHARDS / 8;
 
@@ -72,9 +74,19 @@ impl ShardSet {
         bytes
     }
 
-    /// None if these bytes are no such map.
-    fn decode(bytes: &[u8]) -> Option<ShardSet> {
-        if bytes.len() != WRITES_BYTES || bytes[..HEAD_BYTES] != [FORMAT, 0, 0, 0] {
+    fn encode_doubted(&self) -> Vec<u8> {
+        let mut bytes = self.encode();
+        bytes[DOUBT_AT] = 1;
+        bytes
+    }
+
+    /// With whether the device is doubted. None if these bytes are no such map.
+    fn decode(bytes: &[u8]) -> Option<(ShardSet, bool)> {
+        if bytes.len() != WRITES_BYTES
+            || bytes[0] != FORMAT
+            || bytes[DOUBT_AT] > 1
+            || bytes[2..HEAD_BYTES] != [0, 0]
+        {
             return None;
         }
         let mut shards = ShardSet::NONE;
@@ -83,7 +95,7 @@ impl ShardSet {
                 shards.insert(shard);
             }
         }
-        Some(shards)
+        Some((shards, bytes[DOUBT_AT] == 1))
     }
 }
 
@@ -150,25 +162,35 @@ impl ShardWrites {
     }
 }
 
-/// Shards of which a device says that their copies may differ; all of them where nobody can read what it says.
-pub(super) fn marked_on(device: &mut ArrayDevice) -> Result<ShardSet> {
+/// What a device says: the shards of which the copies may differ, all of them where nobody can read it; and whether the device is doubted.
+fn said_on(device: &mut ArrayDevice) -> Result<(ShardSet, bool)> {
+    let unread = (ShardSet::ALL, false);
     match device.own_value(KEY, WRITES_BYTES) {
         Ok(bytes) => {
-            Ok(bytes.map_or(ShardSet::NONE, |bytes| ShardSet::decode(&bytes).unwrap_or(ShardSet::ALL)))
+            Ok(bytes.map_or((ShardSet::NONE, false), |bytes| ShardSet::decode(&bytes).unwrap_or(unread)))
         }
-        Err(KvError::Damaged { .. } | KvError::ReadFault { .. } | KvError::BufferSmall { .. }) => {
-            Ok(ShardSet::ALL)
-        }
+        Err(KvError::Damaged { .. } | KvError::ReadFault { .. } | KvError::BufferSmall { .. }) => Ok(unread),
         Err(error) => Err(error),
     }
 }
 
-/// A device says durably that the copies of these shards may differ, whatever it said before.
-pub(super) fn say_marks(device: &mut ArrayDevice, shards: &ShardSet) -> Result<()> {
-    device.store_own(KEY, shards.encode())
+/// Shards of which a device says that their copies may differ; all of them where nobody can read what it says.
+pub(super) fn marked_on(device: &mut ArrayDevice) -> Result<ShardSet> {
+    said_on(device).map(|(shards, _)| shards)
 }
 
-/// A device says that no copies differ, durably; also one that has said nothing so far, so that it has room to say more when it is full.
+/// Whether a device may have lost changes to damage, and its copies were not compared since.
+pub(super) fn is_doubted(device: &mut ArrayDevice) -> Result<bool> {
+    said_on(device).map(|(_, is_doubted)| is_doubted)
+}
+
+/// A device says durably that it is, with the shards that it told of.
+pub(super) fn say_doubted(device: &mut ArrayDevice) -> Result<()> {
+    let shards = marked_on(device)?;
+    device.store_own(KEY, shards.encode_doubted())
+}
+
+/// A device says that no copies differ, and that nobody doubts it, durably; also one that has said nothing so far, so that it has room to say more when it is full.
 pub(super) fn clear_marks(device: &mut ArrayDevice) -> Result<()> {
     let none = ShardSet::NONE.encode();
     match device.own_value(KEY, WRITES_BYTES) {
@@ -190,7 +212,11 @@ mod tests {
         assert_eq!(bytes.len(), 132);
         assert_eq!(bytes[..7], [1, 0, 0, 0, 1, 2, 0]);
         assert_eq!(bytes[131], 0x80);
-        assert_eq!(ShardSet::decode(&bytes), Some(shards));
+        assert_eq!(ShardSet::decode(&bytes), Some((shards, false)));
+        let doubted = shards.encode_doubted();
+        assert_eq!((&doubted[..4], &doubted[4..]), (&[1, 1, 0, 0][..], &bytes[4..]));
+        assert_eq!(ShardSet::decode(&doubted), Some((shards, true)));
+        assert_eq!(ShardSet::decode(&[&[1, 2][..], &bytes[2..]].concat()), None);
         assert_eq!(ShardSet::decode(&bytes[1..]), None);
         assert_eq!(ShardSet::decode(&[&[2][..], &bytes[1..]].concat()), None);
         assert_eq!(shards.iter().collect::<Vec<_>>(), [0, 9, 1_023]);

@@ -2,6 +2,7 @@
 
 use hedgerow_row::backend::{Becomes, PairChange};
 
+use super::super::opening::{MetDevice, meet};
 use super::copies::two_copies;
 use super::moments::Moments;
 use super::moves_cut::POWER_CUTS;
@@ -149,4 +150,94 @@ fn who_fails_as_another_goes_out_is_out_too() {
     let backend = open(&sims, &options).unwrap();
     assert_eq!(backend.copies_state().out, [1, 3, 5]);
     all_are(&mut *backend.session().unwrap(), 90, 2);
+}
+
+/// Devices of which the second lost changes to damage: what an opening is to find is in the first 80 keys, and the ten behind them were deleted.
+fn damaged() -> (KvssdOptions, Vec<[CrashSim; 3]>, ArrayMap) {
+    let (sims, options) = (sims(3), two_copies(AckMode::Buffered));
+    let backend = open(&sims, &options).unwrap();
+    let session = &mut *backend.session().unwrap();
+    fill(session, 90, 1);
+    answer(session, Command::Persist).unwrap();
+    fill(session, 90, 2);
+    for n in 80..90 {
+        answer(session, Command::Delete { key: &key(n), expect: Expect::Present }).unwrap();
+    }
+    // Nothing is to be compared for the writes.
+    (0..2).for_each(|_| drop(answer(session, Command::Persist).unwrap()));
+    let blocks = backend.with_device(1, |device| device.blocks_in_use()).unwrap();
+    let map = map_of(&backend);
+    backend.close().unwrap();
+    let mut all = Vec::new();
+    for (at, block) in (0..60).flat_map(|n| blocks.iter().map(move |(block, _)| (n * 331, block))) {
+        if block.start + at >= block.end {
+            continue;
+        }
+        let mut image = sims[1].walk();
+        image.seek(sims[1].ops());
+        let mut image = image.image(Survivors::All, 0);
+        (0..24).for_each(|byte| image.corrupt(block.start + at + byte, 0x5A));
+        let damaged = CrashSim::from_image(&image);
+        let seen = meet(1, &ArrayMedium::Simulated(copied(&damaged)), &options);
+        if let Ok(MetDevice::Device(mut device, Some(_))) = seen
+            && device.device().open_report().may_undo_changes()
+        {
+            all.push([copied(&sims[0]), damaged, copied(&sims[2])]);
+        }
+    }
+    assert!(all.len() > 5, "{}", all.len());
+    (options, all, map)
+}
+
+/// All is as it was answered, of keys whose copies are on these devices.
+fn is_right(backend: &KvssdBackend, map: &ArrayMap, on: &[usize], at: &str) {
+    let session = &mut *backend.session().unwrap();
+    let is_on = |n: &u64| map.copies_of(&key(*n)).all(|device| on.contains(&device));
+    for n in (0..90).filter(is_on) {
+        let found = get(session, &key(n)).unwrap().map(|pair| pair.value[..] == [2; 100]);
+        assert_eq!(found, (n < 80).then_some(true), "{at}: {n}");
+    }
+}
+
+/// Another device fails as one with damage is opened, at whichever of its syncs: the opening that goes on without that one believes the damaged one no more than before.
+#[test]
+fn damage_is_known_where_another_device_fails_in_the_opening() {
+    let (options, all, map) = damaged();
+    let mut opened = 0;
+    for sims in all {
+        for after in 0..5 {
+            let sims = sims.each_ref().map(copied);
+            sims[0].fail_persist_after(after, true);
+            let Ok(backend) = open(&sims, &options) else { continue };
+            opened += usize::from(backend.copies_state().out == [1]);
+            is_right(&backend, &map, &[1, 2], &format!("after {after}"));
+        }
+    }
+    assert!(opened > 20, "{opened}");
+}
+
+/// An opening of a device with damage is cut off, anywhere behind where the device was opened: the next one believes it no more.
+#[test]
+fn damage_is_known_after_an_opening_that_was_cut_off() {
+    let (options, all, map) = damaged();
+    for sims in all.into_iter().step_by(3) {
+        let alone = copied(&sims[1]);
+        drop(meet(1, &ArrayMedium::Simulated(alone.clone()), &options));
+        let moments = Moments::watch(&sims);
+        let mut backend = open(&sims, &options).unwrap();
+        // What the damaged one is to say, it has said by then.
+        let known = sims[1].ops().min(alone.ops());
+        is_right(&backend, &map, &[0, 1, 2], "at first");
+        let mut cuts = 0;
+        for (_, ops) in moments.take().into_iter().filter(|(_, ops)| ops[1] >= known) {
+            let cut: Vec<CrashSim> =
+                (0..3).map(|n| crashed(&sims[n], ops[n], Survivors::All, cuts)).collect();
+            backend = open(&cut, &options).unwrap();
+            is_right(&backend, &map, &[0, 1, 2], &format!("{ops:?}"));
+            super::copies::same_copies(&backend, &format!("{ops:?}"));
+            cuts += 1;
+        }
+        drop(backend);
+        assert!(cuts > 10, "{cuts}");
+    }
 }
