@@ -331,7 +331,7 @@ impl Array {
             let Some(refused) = refused.remove(&batch.ticket) else { continue };
             match refused.len() < batch.homes().count() {
                 true => batch.relies_on.extend(refused.into_iter().map(|(home, _)| home)),
-                false => batch.failed = refused.into_iter().next().map(|(_, error)| error),
+                false => batch.failed = least_sure(refused),
             }
         }
         // From here on an opening may do what is left of them, also of those that failed just now.
@@ -379,7 +379,7 @@ impl Array {
                 batch.relies_on.extend(refused.into_iter().map(|copy| copy.number));
                 continue;
             }
-            let Some(RefusedCopy { device_place, error, .. }) = refused.into_iter().next() else { continue };
+            let Some(RefusedCopy { device_place, error, .. }) = most_made(refused) else { continue };
             // Others of its changes are made, and this one is when the array is opened again.
             let failed = if batch.is_kept {
                 half_done(device_place, &error)
@@ -576,6 +576,23 @@ fn make_room(
     }
     wanted.into_iter().for_each(|(number, bytes)| *taken.entry(number).or_default() += bytes);
     Ok(())
+}
+
+/// Of what each device that was to keep an intent said the error to tell: one may have it where nobody knows.
+fn least_sure(refused: Vec<(usize, Error)>) -> Option<Error> {
+    let mut errors = refused.into_iter().map(|(_, error)| error);
+    let first = errors.next();
+    let is_unsure = |error: &Error| error.kind() == ErrorKind::Indeterminate;
+    match first.as_ref().is_some_and(is_unsure) {
+        true => first,
+        false => errors.find(is_unsure).or(first),
+    }
+}
+
+/// Of copies that were not made the one to tell of: what a medium refused may be there.
+fn most_made(mut refused: Vec<RefusedCopy>) -> Option<RefusedCopy> {
+    let unsure = refused.iter().position(|copy| matches!(copy.error, KvError::Medium(_))).unwrap_or(0);
+    (!refused.is_empty()).then(|| refused.swap_remove(unsure))
 }
 
 /// What a device that is closed says.

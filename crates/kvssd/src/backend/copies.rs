@@ -550,6 +550,17 @@ fn tell_change(
             outcome.tell(ticket, Err(refused(place, &error)), relies_on);
         }
         (Err(_), Some(_)) => outcome.tell(ticket, Ok(change.answer()), only(Some(first))),
-        (Err(error), None) => outcome.answered.push((ticket, Err(refused_change(place, &error)))),
+        (Err(error), None) => {
+            // What a medium refused may be there, though the other one is sure.
+            let second = change.second_refused.as_ref().zip(change.second);
+            let refused = match second.filter(|(error, _)| matches!(error, KvError::Medium(_))) {
+                Some((error, second)) => {
+                    let place = locked.device(second).map_or(second, |device| device.place());
+                    refused_change(place, error)
+                }
+                None => refused_change(place, &error),
+            };
+            outcome.answered.push((ticket, Err(refused)));
+        }
     }
 }

@@ -241,3 +241,64 @@ fn damage_is_known_after_an_opening_that_was_cut_off() {
         assert!(cuts > 10, "{cuts}");
     }
 }
+
+/// Changes that are made together, more than a device takes at once.
+const TOGETHER: usize = 140;
+
+/// Both devices fail in changes that are made together, one of them later than the other. What is refused for sure is nowhere, whichever of the two comes back alone.
+fn fails_twice(earlier: usize, command: impl for<'k> Fn([&'k [u8]; 2]) -> Command<'k>) {
+    let (sims, options) = (sims(2), two_copies(AckMode::Immediate));
+    let backend = open(&sims, &options).unwrap();
+    let session = &mut *backend.session().unwrap();
+    let map = map_of(&backend);
+    let keys: Vec<Vec<u8>> =
+        (0..).map(key).filter(|key| map.copies_of(key).eq([0, 1])).take(2 * TOGETHER).collect();
+    for key in &keys {
+        put(session, key, b"before", Expect::Any).unwrap();
+    }
+    sims[earlier].fail_persist_after(0, true);
+    sims[1 - earlier].fail_persist_after(2, true);
+    let commands: Vec<Command<'_>> =
+        (0..TOGETHER).map(|n| command([&keys[n], &keys[TOGETHER + n]])).collect();
+    let answers = ask(session, &commands);
+    for alone in 0..2 {
+        let mut some: Vec<CrashSim> = sims.iter().map(copied).collect();
+        some[1 - alone] = super::sims(1).remove(0);
+        let backend = open(&some, &KvssdOptions { alone: true, ..options.clone() }).unwrap();
+        let session = &mut *backend.session().unwrap();
+        let mut sure = 0;
+        for (n, answer) in answers.iter().enumerate() {
+            if answer.as_ref().is_err_and(|error| error.kind() != ErrorKind::Indeterminate) {
+                let value = get(session, &keys[n]).unwrap().unwrap().value;
+                assert_eq!(value[..], *b"before", "{alone} alone, change {n}: {answer:?}");
+                sure += 1;
+            }
+        }
+        assert!((1..TOGETHER).contains(&sure), "{sure} of {TOGETHER} refused for sure");
+    }
+}
+
+fn becomes_after(key: &[u8]) -> PairChange<'_> {
+    PairChange { key, expect: Expect::Any, becomes: Becomes::Value(b"after") }
+}
+
+#[test]
+fn a_change_that_one_copy_may_have_is_not_refused_for_sure() {
+    for earlier in 0..2 {
+        fails_twice(earlier, |[key, _]| Command::Put { key, value: b"after", expect: Expect::Any });
+    }
+}
+
+#[test]
+fn a_batch_of_one_change_that_one_copy_may_have_is_not_refused_for_sure() {
+    for earlier in 0..2 {
+        fails_twice(earlier, |[key, _]| Command::Batch { changes: vec![becomes_after(key)] });
+    }
+}
+
+#[test]
+fn a_batch_that_one_device_may_have_kept_is_not_refused_for_sure() {
+    for earlier in 0..2 {
+        fails_twice(earlier, |keys| Command::Batch { changes: keys.map(becomes_after).to_vec() });
+    }
+}
