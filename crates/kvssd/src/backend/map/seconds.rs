@@ -375,10 +375,16 @@ mod tests {
             let mut map = map(devices);
             even(&map);
             assert_eq!(carry_out(&mut map, MapWork::Spread), 0);
+            let both = |map: &ArrayMap, shard: usize| {
+                BTreeSet::from([Some(map.shards[shard]), map.second(shard)]) == [Some(0), Some(1)].into()
+            };
+            let of_both = (0..SHARDS).filter(|&shard| both(&map, shard)).count();
+            assert_eq!(map.shards_only_on(&[0].into()), 0);
             map.put_out(1);
             let alone = map.shards_alone();
             assert!(alone.abs_diff(2 * SHARDS / usize::from(devices)) <= 2);
-            assert_eq!(map.shards_only_on(&[0].into()) > 0, devices == 2 || devices == 3 || devices == 7);
+            assert_eq!(map.shards_only_on(&[0].into()), of_both);
+            assert!(of_both > 20);
             if devices > 2 {
                 assert_eq!(carry_out(&mut map, MapWork::Rebuild), alone);
                 even(&map);

@@ -4,9 +4,11 @@ use super::copies::two_copies;
 use super::moves_cut::{CAPACITOR, LOOKS_WITHOUT, POWER_CUTS, Scene};
 use super::*;
 
-fn sweep(scene: Scene, kinds: &[Survivors]) {
+/// At least so many times there is a move to go on with.
+fn sweep(scene: Scene, kinds: &[Survivors], unfinished_least: usize) {
     LOOKS_WITHOUT.set(0);
-    scene.sweep(kinds);
+    let (cuts, unfinished) = scene.sweep_counted(kinds);
+    assert!(cuts > 120 && unfinished >= unfinished_least, "{cuts} cuts, {unfinished} of them within a move");
     assert!(LOOKS_WITHOUT.get() > 20, "{} openings without one device", LOOKS_WITHOUT.get());
 }
 
@@ -24,7 +26,7 @@ fn writes(ack: AckMode, kinds: &[Survivors]) {
     let mut scene = Scene::of(two_copies(ack), 3, 0, 11);
     scene.sets(&[&[0, 1, 2]]);
     changes(&mut scene, 60);
-    sweep(scene, kinds);
+    sweep(scene, kinds, 0);
 }
 
 /// One device fails at one of its syncs, and is there again after the crash.
@@ -35,7 +37,7 @@ fn a_failure(ack: AckMode, kinds: &[Survivors], after: u64) {
     scene.sims[1].fail_persist_after(after, true);
     changes(&mut scene, 50);
     assert_eq!(scene.backend.copies_state().out, [2]);
-    sweep(scene, kinds);
+    sweep(scene, kinds, 0);
 }
 
 /// One device fails, and is replaced by another.
@@ -52,7 +54,7 @@ fn a_replacement(ack: AckMode, kinds: &[Survivors]) {
     assert!(progress.pairs_copied > 3, "{progress:?}");
     assert_eq!(scene.backend.copies_state().shards_alone, 0);
     changes(&mut scene, 5);
-    sweep(scene, kinds);
+    sweep(scene, kinds, 300);
 }
 
 /// A device comes and has its share, and another one goes.
@@ -69,7 +71,7 @@ fn moves(ack: AckMode, kinds: &[Survivors]) {
     scene.run(mover);
     scene.sets(&[&[1, 2, 3]]);
     changes(&mut scene, 5);
-    sweep(scene, kinds);
+    sweep(scene, kinds, 1_000);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Two copies where more than one thing goes wrong: a device that fails and comes back, another one that fails as one is put out, damage beside a failure.
 
+use hedgerow_device::{Fault, Refusal};
 use hedgerow_row::backend::{Becomes, PairChange};
 
 use super::super::opening::{MetDevice, meet};
@@ -300,5 +301,30 @@ fn a_batch_of_one_change_that_one_copy_may_have_is_not_refused_for_sure() {
 fn a_batch_that_one_device_may_have_kept_is_not_refused_for_sure() {
     for earlier in 0..2 {
         fails_twice(earlier, |keys| Command::Batch { changes: keys.map(becomes_after).to_vec() });
+    }
+}
+
+/// A medium whose disk is full has its device fail as any other that refuses: what goes through all devices, and batches, go on without it.
+#[test]
+fn a_device_whose_disk_is_full_goes_out() {
+    for is_batch in [false, true] {
+        let (sims, options) = (sims(3), two_copies(AckMode::Buffered));
+        let backend = open(&sims, &options).unwrap();
+        let session = &mut *backend.session().unwrap();
+        fill(session, 90, 1);
+        sims[1].fail_persists(Fault { after: 0, sticky: true, refusal: Refusal::NoSpace });
+        let keys = [key_on(&map_of(&backend), 0, 1), key_on(&map_of(&backend), 1, 2)];
+        let changes = keys.iter().map(|key| PairChange {
+            key,
+            expect: Expect::Present,
+            becomes: Becomes::Value(&[1; 100]),
+        });
+        let command = match is_batch {
+            true => Command::Batch { changes: changes.collect() },
+            false => Command::Persist,
+        };
+        answer(session, command).unwrap();
+        assert_eq!(backend.copies_state().out, [2]);
+        all_are(session, 90, 1);
     }
 }

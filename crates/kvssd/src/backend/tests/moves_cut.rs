@@ -133,7 +133,13 @@ impl Scene {
     }
 
     /// Looks at what crashes leave at every operation since the scene began, of each kind.
-    pub(super) fn sweep(self, kinds: &[Survivors]) {
+    fn sweep(self, kinds: &[Survivors]) {
+        let (cuts, unfinished) = self.sweep_counted(kinds);
+        assert!(cuts > 300 && unfinished >= 50, "{cuts} cuts, {unfinished} of them within the move");
+    }
+
+    /// The same; at how many operations, and how many of what was left had a move to go on with.
+    pub(super) fn sweep_counted(self, kinds: &[Survivors]) -> (usize, usize) {
         WATCHER.set(None);
         let moments = self.moments.take();
         let (mut cuts, mut unfinished) = (0usize, 0usize);
@@ -161,12 +167,7 @@ impl Scene {
                 }
             }
         }
-        let least = if self.options.copies == Some(2) { 0 } else { 50 };
-        let cuts_least = if least == 0 { 120 } else { 300 };
-        assert!(
-            cuts > cuts_least && unfinished >= least,
-            "{cuts} cuts, {unfinished} of them within the move"
-        );
+        (cuts, unfinished)
     }
 
     /// Whether there was something left to do. Where there are two copies one of the devices may be lost with the crash.
@@ -179,12 +180,12 @@ impl Scene {
             })
             .collect();
         let mut refused = Vec::new();
-        let open = |set: &Vec<usize>| {
+        let mut open = |set: &Vec<usize>| {
             let media: Vec<_> = set.iter().map(|&n| ArrayMedium::Simulated(copied(&crashed[n]))).collect();
             let opened = KvssdBackend::open(&media, &self.options);
             opened.map_err(|error| refused.push(error)).ok()
         };
-        let Some(backend) = moment.sets.iter().find_map(open) else {
+        let Some((set, backend)) = moment.sets.iter().find_map(|set| Some((set, open(set)?))) else {
             // Of shards with one copy that may be lost.
             let is_lost = |error: &ArrayError| {
                 matches!(error, ArrayError::NoCopy { .. } | ArrayError::Undecided { .. })
@@ -192,7 +193,8 @@ impl Scene {
             assert!(lost.is_some() && refused.iter().any(is_lost), "{at}: {refused:?}");
             return false;
         };
-        LOOKS_WITHOUT.set(LOOKS_WITHOUT.get() + usize::from(lost.is_some()));
+        let is_without = lost.is_some_and(|lost| set.contains(&lost));
+        LOOKS_WITHOUT.set(LOOKS_WITHOUT.get() + usize::from(is_without));
         if self.options.copies == Some(2) {
             copies::same_copies(&backend, &at);
         }
