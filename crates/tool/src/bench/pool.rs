@@ -31,7 +31,7 @@ use setting::{PoolScale, PoolSetting, STATIC_SHARE, distribution_name};
 
 /// All partitions may have a proxy: 240 at most have one.
 const PARTITION_BITS_MAX: u32 = 7;
-/// A pair's object has 16,320 bytes, head and key among them.
+/// Longer ones are kept in parts, which is not compared here.
 const VALUE_BYTES_MAX: usize = 16_000;
 /// Calls that a client of the pool has under way at most.
 const UNDER_WAY_MAX: usize = 128;

@@ -75,6 +75,8 @@ pub(super) struct ModelledRun {
     threads_free_at: Vec<u64>,
     /// Keys that are to be put before anything else is asked for.
     to_load: u64,
+    /// New keys whose puts were refused, or are in doubt: each is to be there, for keys are counted without a gap.
+    to_put_again: Vec<u64>,
     latencies: BTreeMap<&'static str, Histogram<u64>>,
     counts: PoolCounts,
     /// Calls that each node did for others.
@@ -174,6 +176,7 @@ impl ModelledRun {
             next_call: 0,
             threads_free_at: vec![0; nodes * scale.threads],
             to_load: scale.keys,
+            to_put_again: Vec::new(),
             latencies: BTreeMap::new(),
             counts: PoolCounts::default(),
             owned: vec![0; nodes],
@@ -362,9 +365,10 @@ impl ModelledRun {
     }
 
     fn begin(&mut self, caller: usize, began: u64) {
-        let ask = match self.to_load {
-            0 => self.calls.next(&self.audit),
-            _ => {
+        let ask = match (self.to_put_again.pop(), self.to_load) {
+            (Some(key), _) => PoolAsk::Write(key),
+            (None, 0) => self.calls.next(&self.audit),
+            (None, _) => {
                 self.to_load -= 1;
                 PoolAsk::Write(self.audit.keys())
             }
@@ -445,6 +449,14 @@ impl ModelledRun {
         Ok(())
     }
 
+    /// A put of this key was refused, or nobody knows.
+    fn refuse(&mut self, key: u64) {
+        self.counts.refused += 1;
+        if key >= self.audit.keys_there() {
+            self.to_put_again.push(key);
+        }
+    }
+
     fn finish(&mut self, id: u64) -> Result<(), String> {
         let Some(Pending { caller, key, version, floor, began, path, answer, .. }) = self.pending.remove(&id)
         else {
@@ -460,9 +472,10 @@ impl ModelledRun {
             (Some(version), Outcome::Stored(_)) => self.audit.end_write(version, now, true),
             (Some(version), Outcome::Indeterminate) => {
                 self.audit.end_write(version, now, false);
-                self.counts.refused += 1;
+                self.refuse(key);
             }
-            (_, Outcome::Unavailable) => self.counts.refused += 1,
+            (Some(_), Outcome::Unavailable) => self.refuse(key),
+            (None, Outcome::Unavailable) => self.counts.refused += 1,
             (_, other) => return Err(format!("key {key}: {other:?}")),
         }
         self.counts.calls += 1;
