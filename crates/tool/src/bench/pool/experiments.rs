@@ -4,7 +4,7 @@
 
 use hedgerow_pool::fabric::nic::CostFactor;
 
-use super::figures::{PoolFigures, PoolLatencies, QUANTILES};
+use super::figures::{PoolFigures, PoolLatencies, QUANTILES, RUN_COLUMNS};
 use super::load::PoolLoad;
 use super::page::PoolSection;
 use super::setting::{PoolCost, PoolSetting, PoolStep, distribution_name, factor_name};
@@ -329,17 +329,7 @@ impl PoolExperiment {
         FigureTable {
             title: format!("{}, {group}", self.title()),
             settings: settings.into(),
-            head: vec![
-                "",
-                "calls/s",
-                "read p50",
-                "p99",
-                "p99.9",
-                "write p50",
-                "p99",
-                "p99.9",
-                "variation of load",
-            ],
+            head: [&RUN_COLUMNS[..], &["variation of load"]].concat(),
             rows: rows.collect(),
         }
     }

@@ -21,6 +21,10 @@ pub(super) const QUANTILES: [(&str, f64); 8] = [
     ("max", 1.0),
 ];
 
+/// What tables of runs begin with: the run, its rate, and latencies of reads and of writes.
+pub(super) const RUN_COLUMNS: [&str; 8] =
+    ["", "calls/s", "read p50", "p99", "p99.9", "write p50", "p99", "p99.9"];
+
 /// What all nodes and the network did, and callers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub(super) struct PoolCounts {

@@ -4,6 +4,7 @@
 
 use serde_json::json;
 
+use super::figures::RUN_COLUMNS;
 use super::load::{PoolLoad, VALUE_BYTES_MIN};
 use super::measured::{MeasuredFigures, MeasuredMode, MeasuredScale, MeasuredSetting, measure};
 use super::page::{PoolOutput, PoolReport, PoolSection};
@@ -160,19 +161,7 @@ fn table_of(title: &str, settings: &str, all: &[MeasuredRounds]) -> FigureTable 
     FigureTable {
         title: title.into(),
         settings: settings.into(),
-        head: vec![
-            "",
-            "calls/s",
-            "read p50",
-            "p99",
-            "p99.9",
-            "write p50",
-            "p99",
-            "p99.9",
-            "value hits",
-            "cpu us/call",
-            "refused",
-        ],
+        head: [&RUN_COLUMNS[..], &["value hits", "cpu us/call", "refused"]].concat(),
         rows: all.iter().map(row).collect(),
     }
 }

@@ -308,6 +308,22 @@ fn a_load_that_inserts_is_measured_before_its_pool_is_full() {
     }
 }
 
+/// While partitions get their proxies puts are refused, those of keys that are loaded among them: each is there all the same, or loading would never end.
+#[test]
+fn keys_that_were_refused_are_loaded() {
+    let scale = PoolScale {
+        keys: 5_000,
+        calls: 20_000,
+        partition_bits: 7,
+        period_ns: 1_000_000,
+        threads: 2,
+        depth: 8,
+        ..SCALE
+    };
+    let four = PoolSetting { compute_nodes: 4, ..setting(PoolStep::Ranks, "d") };
+    assert_eq!(run_of(four, scale, 1).counts.calls, 20_000);
+}
+
 /// A pool that lost a pair does not pass for one that works.
 #[test]
 fn a_run_with_a_wrong_answer_is_none() {
