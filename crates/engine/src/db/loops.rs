@@ -163,7 +163,7 @@ impl Engine {
 
     /// Writers of a store that was quiet are not held for what was let pass before.
     fn look_for_backlog(&self) {
-        let runs_max = self.gc.controller.runs_max();
+        let runs_max = self.gc.controller.runs_let(self.runs.current().runs().len());
         let covered_percent = self.covered_percent();
         let limits = MergeLimits { runs_max, garbage_percent_max: GARBAGE_PERCENT_MAX[0], covered_percent };
         self.runs.look_for_backlog(&self.tables_for_merge(), limits);
@@ -354,6 +354,7 @@ mod tests {
     use crate::db::fixture::options;
     use crate::options::Compression;
     use crate::runs::merging::MergeStore;
+    use crate::scheduler::controller::Look;
     use crate::{Db, ErrorKind, Options, Schema};
 
     #[test]
@@ -395,6 +396,7 @@ mod tests {
         let options = Options { fast_tier_bytes_max: 16 << 20, compression: Compression::None, ..options() };
         let db = Db::open_at(tiers, options, Clock::manual(1_000)).unwrap();
         let table = db.create_table("t", Schema::open()).unwrap();
+        table.engine().look_for_backlog();
         let body = [7; 5_000];
         for run in 0..runs {
             for n in (run..2_400).step_by(24) {
@@ -432,6 +434,31 @@ mod tests {
             assert!(to_be_brought(&engine) < read);
             assert_eq!(engine.runs.merged().slices, slices);
         }
+    }
+
+    /// A load has moves take half of the tier, and four times the runs; a second of rest later as few may be there as before it, and merging them takes long.
+    #[test]
+    fn writers_after_a_rest_are_not_held_for_runs_of_before() {
+        let (db, engine) = read_much_of(20);
+        let controller = &engine.gc.controller;
+        let see = |look, from: u64| {
+            (from..from + 6).for_each(|tick| controller.record(look, || 0.0, tick * 1_000_000_000));
+        };
+        see(Look { missing: 1.0, is_moving: true, is_short: true }, 1_000);
+        engine.look_for_backlog();
+        assert!(controller.runs_max() == 32 && !engine.merges_hold_writers());
+        see(Look::default(), 2_000);
+        engine.look_for_backlog();
+        assert!(controller.runs_max() == 8 && !engine.merges_hold_writers());
+        let mut begun = None;
+        while engine.bring_or_merge(&mut begun, Duration::ZERO).unwrap() {}
+        let table = db.table("t").unwrap();
+        for n in 0..17u64 {
+            table.put(&n.to_be_bytes(), &[("f", [8; 5_000].as_slice().into())]).unwrap();
+            engine.move_now();
+        }
+        engine.look_for_backlog();
+        assert!(engine.merges_hold_writers(), "these came since");
     }
 
     /// So much garbage is let be where there is room for it.

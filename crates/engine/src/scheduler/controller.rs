@@ -14,7 +14,7 @@
 //! reader, a damaged leaf) is no reason to move otherwise.
 
 use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicU32, Ordering};
+use crate::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use crate::{Error, Result};
 
 /// Eighths of the fast tier that a move takes out: at rest, and at most.
@@ -47,6 +47,8 @@ pub(crate) struct FixedKnobs {
 pub(crate) struct Controller {
     eighths: AtomicU32,
     groups_max: AtomicU32,
+    /// As many runs as nobody is held for: as there may be, or may have been when they came.
+    runs_let: AtomicUsize,
     fixed: FixedKnobs,
     /// How often one of them turned.
     turns: AtomicU32,
@@ -106,6 +108,7 @@ impl Controller {
         Controller {
             eighths: AtomicU32::new(fixed.eighths.unwrap_or(EIGHTHS[0])),
             groups_max: AtomicU32::new(fixed.groups_max.unwrap_or(GROUPS)),
+            runs_let: AtomicUsize::new(usize::MAX),
             fixed,
             turns: AtomicU32::new(0),
             reached: AtomicU32::new(0),
@@ -121,6 +124,15 @@ impl Controller {
     /// How many runs there may be before some are merged: 8, 16 or 32.
     pub(crate) fn runs_max(&self) -> usize {
         RUNS_PER_EIGHTH * self.eighths() as usize
+    }
+
+    /// For how many of the `runs` that there are nobody is held. The knob goes back within a second of rest; merging what was
+    /// let pass takes minutes, and who writes meanwhile does not owe it. It goes down as runs are merged. Of a store that was just
+    /// opened nobody knows how many there might be when they came.
+    pub(crate) fn runs_let(&self, runs: usize) -> usize {
+        let runs_let = self.runs_let.load(Ordering::Relaxed).min(runs).max(self.runs_max());
+        self.runs_let.store(runs_let, Ordering::Relaxed);
+        runs_let
     }
 
     /// How many groups of a table may wait for a merge: 8 to 32.
@@ -260,6 +272,20 @@ mod tests {
         assert_eq!(sizes(&size, 0, &[moving(0.5); 10]), [1, 1, 2, 2, 2, 4, 4, 4, 4, 4]);
         assert_eq!(size.runs_max(), 32);
         assert_eq!(sizes(&size, 10, &[REST; 8]), [4, 4, 2, 2, 2, 1, 1, 1]);
+    }
+
+    /// Else a store that was loaded and rested for a moment has four times the runs that there may be.
+    #[test]
+    fn runs_that_were_let_pass_are_not_owed_at_rest() {
+        let size = Controller::default();
+        assert_eq!(size.runs_let(20), 20, "an opening finds them");
+        assert_eq!((size.runs_let(2), size.runs_let(20)), (8, 8), "more than there might be when they came");
+        sizes(&size, 0, &[moving(0.5); 6]);
+        assert_eq!(size.runs_let(40), 32);
+        sizes(&size, 6, &[REST; 6]);
+        assert_eq!((size.runs_max(), size.runs_let(40), size.runs_let(30)), (8, 32, 30));
+        assert_eq!((size.runs_let(12), size.runs_let(30)), (12, 12), "what comes now is");
+        assert_eq!((size.runs_let(3), size.runs_let(30)), (8, 8));
     }
 
     #[test]
