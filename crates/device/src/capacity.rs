@@ -408,6 +408,12 @@ pub trait ReadsInTurn {
 
     /// What [`CapacityFile::read`] says of the read of this number.
     fn done(&mut self, number: usize, answer: Result<OwnedBytes>);
+
+    /// Does a little of what else there is to do, while all reads that can be begun are under way, and at the end while none is; false if that is nothing now. `next` is asked
+    /// again then. What takes long keeps the device waiting.
+    fn meanwhile(&mut self) -> bool {
+        false
+    }
 }
 
 /// Reads that are all known.
@@ -472,6 +478,10 @@ impl<R: ReadsInTurn> ReadSource for OnDisk<'_, R> {
 
     fn done(&mut self, number: usize, answer: Result<OwnedBytes>) {
         self.reads.done(number, answer);
+    }
+
+    fn meanwhile(&mut self) -> bool {
+        self.reads.meanwhile()
     }
 }
 

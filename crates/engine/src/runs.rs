@@ -256,6 +256,32 @@ pub(crate) enum RunsLook {
     Lacking,
 }
 
+/// A look for a key that is answered once the blocks are there that it lacked.
+#[derive(Debug)]
+pub(crate) struct LookUnderWay {
+    way: Option<OneBlock>,
+    answer: Option<Result<FoundVersions>>,
+}
+
+impl LookUnderWay {
+    fn is_answered(&self) -> bool {
+        self.answer.is_some()
+    }
+
+    fn take_in(&mut self, looked: Result<RunsLook>) {
+        self.answer = match looked {
+            Ok(RunsLook::Found(versions)) => Some(Ok(versions)),
+            Ok(RunsLook::Lacking) => None,
+            Err(error) => Some(Err(error)),
+        };
+    }
+
+    /// What was found, if it is answered.
+    pub(crate) fn into_answer(self) -> Option<Result<FoundVersions>> {
+        self.answer
+    }
+}
+
 /// The only block that can have anything of a key.
 #[derive(Debug)]
 struct OneBlock {
@@ -529,34 +555,47 @@ impl OpenRuns {
         Ok(Some(found))
     }
 
+    /// A look that will be gone on with, for who waits meanwhile: what it lacks is wanted of `reads`.
+    pub(crate) fn begin_look(&self, key: &SstKey, upto: u64, reads: &mut BlockReads) -> LookUnderWay {
+        let mut look = LookUnderWay { way: None, answer: None };
+        let looked = self.look_for_way(key, upto, reads, &mut look.way);
+        look.take_in(looked);
+        look
+    }
+
+    /// Whether a look is answered by now; what it lacks still is wanted of `reads`.
+    pub(crate) fn go_on(
+        &self,
+        key: &SstKey,
+        upto: u64,
+        (look, reads): (&mut LookUnderWay, &mut BlockReads),
+    ) -> bool {
+        if !look.is_answered() {
+            let looked = self.look_again(key, upto, reads, &mut look.way);
+            look.take_in(looked);
+        }
+        look.is_answered()
+    }
+
     /// [`OpenRuns::find`] of each of these keys, in their order: their blocks are read together. The answers hold the blocks.
     pub(crate) fn find_many(&self, keys: &[SstKey], upto: u64) -> Vec<Result<FoundVersions>> {
         check_waits_alone();
-        let answer = |looked| match looked {
-            Ok(RunsLook::Found(versions)) => Some(Ok(versions)),
-            Ok(RunsLook::Lacking) => None,
-            Err(error) => Some(Err(error)),
-        };
         let mut answers = Vec::with_capacity(keys.len());
         for group in keys.chunks(FOUND_TOGETHER) {
-            let mut reads = BlockReads::new();
-            let mut found: Vec<Option<Result<FoundVersions>>> = group.iter().map(|_| None).collect();
-            let mut ways: Vec<Option<OneBlock>> = group.iter().map(|_| None).collect();
-            let mut first = found.iter_mut().zip(group).zip(&mut ways);
-            reads.run_beside(|reads| {
-                let Some(((found, key), way)) = first.next() else { return false };
-                *found = answer(self.look_for_way(key, upto, reads, way));
+            let (mut reads, mut looks) = (BlockReads::new(), Vec::with_capacity(group.len()));
+            let mut first = group.iter();
+            reads.run_beside(|reads: &mut BlockReads| {
+                let Some(key) = first.next() else { return false };
+                looks.push(self.begin_look(key, upto, reads));
                 true
             });
-            while found.iter().any(Option::is_none) {
+            while !looks.iter().all(LookUnderWay::is_answered) {
                 reads.run();
-                let left =
-                    found.iter_mut().zip(group).zip(&mut ways).filter(|((found, _), _)| found.is_none());
-                for ((found, key), way) in left {
-                    *found = answer(self.look_again(key, upto, &mut reads, way));
+                for (key, look) in group.iter().zip(&mut looks) {
+                    self.go_on(key, upto, (look, &mut reads));
                 }
             }
-            answers.extend(found.into_iter().flatten());
+            answers.extend(looks.into_iter().filter_map(LookUnderWay::into_answer));
         }
         answers
     }

@@ -12,7 +12,7 @@
 pub use crate::options::Compression;
 pub use block::BlockCache;
 pub use block_reads::{BlockReads, SstLook, WalkBlocks};
-pub(crate) use block_reads::{CachedLook, DataPages, not_at_hand};
+pub(crate) use block_reads::{CachedLook, DataPages, LooksBeside, not_at_hand};
 pub use cursor::SstCursor;
 pub use format::{SstCounts, SstId, SstTable, composite_key};
 pub(crate) use format::{is_foreign_header, store_in_header};

@@ -61,12 +61,23 @@ pub(super) trait ReadSource {
 
     /// What became of the read of this number.
     fn done(&mut self, number: usize, answer: Result<OwnedBytes>);
+
+    /// Does a little of what else there is to do while reads are under way; false if that is nothing now. There may be another read then.
+    fn meanwhile(&mut self) -> bool {
+        false
+    }
 }
 
 /// Does all reads of `source`, and tells it of each as it comes, while others are under way and while it thinks of the next.
 pub(super) fn read_all(source: &mut impl ReadSource) {
     let mut is_by_ring = true;
-    while let Some(first) = source.next() {
+    loop {
+        let Some(first) = source.next() else {
+            if source.meanwhile() {
+                continue;
+            }
+            return;
+        };
         let Some(second) = source.next() else {
             // One alone is a system call either way, and the shorter one is `pread`.
             source.done(first.number, first.read());
@@ -107,10 +118,17 @@ fn read_by_ring(mut ring: IoUring, source: &mut impl ReadSource, first: [Numbere
         if under_way.is_empty() {
             break;
         }
-        // A quarter of all, so that neither the device runs out of work meanwhile nor each answer costs a system call; none while others can be begun.
         let is_full = !has_more || !under_way.has_room();
-        let wanted = if is_full { (under_way.len() / 4).max(1) } else { 0 };
-        if under_way.submit_and_wait(wanted).is_err() {
+        // The device has its work before something else is done.
+        let submitted =
+            if is_full && under_way.waiting() == 0 { Ok(()) } else { under_way.submit_and_wait(0) };
+        let waited = submitted.and_then(|()| match is_full {
+            false => Ok(()),
+            true if source.meanwhile() => under_way.submit_and_wait(0),
+            // A quarter of all, so that neither the device runs out of work meanwhile nor each answer costs a system call.
+            true => under_way.submit_and_wait((under_way.len() / 4).max(1)),
+        });
+        if waited.is_err() {
             under_way.give_up(source);
             return false;
         }

@@ -707,12 +707,16 @@ struct InTurn<'t> {
     known: usize,
     begun: usize,
     answered: Vec<usize>,
+    /// Of those that were answered so many were looked at meanwhile; no more are begun than this beyond them.
+    looked_at: usize,
+    window: usize,
 }
 
 impl ReadsInTurn for InTurn<'_> {
     fn next(&mut self) -> Option<(usize, FileRead<'_>)> {
         let number = self.begun;
-        let &(offset, bytes) = self.places[..self.known].get(number)?;
+        let end = self.known.min(self.looked_at.saturating_add(self.window));
+        let &(offset, bytes) = self.places[..end].get(number)?;
         self.begun += 1;
         Some((number, FileRead { file: self.file, offset, bytes, past_cache: false }))
     }
@@ -722,6 +726,12 @@ impl ReadsInTurn for InTurn<'_> {
         assert!(answer.unwrap().as_slice()[..len] == self.bytes[offset as usize..][..len]);
         self.known = (self.known + 1).min(self.places.len());
         self.answered.push(number);
+    }
+
+    fn meanwhile(&mut self) -> bool {
+        let is_any = self.looked_at < self.answered.len();
+        self.looked_at += usize::from(is_any);
+        is_any
     }
 }
 
@@ -737,12 +747,16 @@ fn a_read_may_come_about_once_another_was_answered() {
     for injected in all.chain(rings) {
         injected::set(injected);
         for known in [1, 2, 7, 8, 9, 63, 64, 65, 150] {
-            let (begun, answered) = (0, Vec::new());
-            let mut reads =
-                InTurn { file: &file, bytes: &bytes, places: &places[..150], known, begun, answered };
-            CapacityFile::read_in_turn(&mut reads);
-            reads.answered.sort_unstable();
-            assert!(reads.answered.iter().copied().eq(0..150), "with {known}: {:?}", reads.answered);
+            for window in [1, 2, 40, usize::MAX] {
+                let (begun, answered, looked_at) = (0, Vec::new(), 0);
+                let places = &places[..150];
+                let mut reads =
+                    InTurn { file: &file, bytes: &bytes, places, known, begun, answered, looked_at, window };
+                CapacityFile::read_in_turn(&mut reads);
+                reads.answered.sort_unstable();
+                assert!(reads.answered.iter().copied().eq(0..150), "with {known}: {:?}", reads.answered);
+                assert_eq!(reads.looked_at, 150);
+            }
         }
     }
     injected::set(Injected::default());

@@ -166,6 +166,16 @@ impl LowerAhead {
         Ok(LowerAhead { runs: Arc::clone(runs), upto, found: found.collect() })
     }
 
+    /// What was found in these runs, as of the sequence `upto`, in the order of the looks to come.
+    pub(crate) fn of(
+        runs: &Arc<OpenRuns>,
+        found: VecDeque<(SstKey, FoundVersions)>,
+        upto: u64,
+    ) -> LowerAhead {
+        found.iter().for_each(|(key, found)| runs.was_found(key, upto, found));
+        LowerAhead { runs: Arc::clone(runs), upto, found }
+    }
+
     /// What was found for this look, and not for those before it any more.
     fn take(&mut self, look: &LowerLook) -> Option<FoundVersions> {
         let LowerLook::InRuns(place) = look else { return None };

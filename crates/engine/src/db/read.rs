@@ -33,7 +33,7 @@ use super::at_hand::{check_all_at_hand, check_at_hand};
 use super::chain::{Chain, version_before};
 use super::counters::{Count, Counters};
 use super::engine::{Engine, TableShared};
-use super::lower::{LowerAhead, LowerLooks, LowerRecords, SeenBelow};
+use super::lower::{LowerLooks, LowerRecords, SeenBelow};
 use super::prefetch::{RowPrefetch, prefetch_row};
 use crate::cache::{self, Cache};
 use crate::index::{LogSlot, Slot, SlotTarget, Tag};
@@ -46,17 +46,13 @@ use crate::sync::atomic::Ordering;
 use crate::{Error, FieldId, FieldName, FromKey, FromValue, Key, ReadFields, Result, Row, Schema, Value};
 
 mod bodies;
+mod many;
 
 use bodies::{Base, row_body};
 pub(crate) use bodies::{Bodies, folded};
 
 /// Keys or rows that are looked at together, so that their misses overlap.
 pub(crate) const GROUP: usize = 16;
-
-/// Of so many keys what sorted tables have is read together.
-const LOWER_GROUP: usize = 16 * GROUP;
-/// And of fewer where their blocks would have more bytes together.
-const LOWER_BYTES_MAX: u64 = 256 << 20;
 
 /// A table's schema, as it was when it was loaded.
 pub(super) type LoadedSchema = arc_swap::Guard<Arc<TableSchema>>;
@@ -452,59 +448,7 @@ impl Engine {
         row.map(|row| read(&row)).transpose()
     }
 
-    /// Runs `read` on the row of each key, in place and in order, as it is or was when the sequence `before` was the last; the
-    /// look-ups overlap.
-    pub(super) fn read_many<K: Key>(
-        &self,
-        table: &TableShared,
-        keys: &[K],
-        before: Option<u64>,
-        mut read: impl FnMut(Option<&RowRef<'_>>) -> Result<()>,
-    ) -> Result<()> {
-        let together = if table.below() { self.looks_together(table) } else { LOWER_GROUP };
-        for keys in keys.chunks(together) {
-            let mut ahead = if table.below() { Some(self.look_ahead(table, keys, before)?) } else { None };
-            for group in keys.chunks(GROUP) {
-                let view = self.read_view();
-                if let Some(ahead) = ahead.take() {
-                    let _ = view.lower.set(Box::new(LowerLooks::with_ahead(ahead)));
-                }
-                self.read_group(table, group, (&view, before), &mut read)?;
-                ahead = view.lower.into_inner().and_then(|looks| looks.into_ahead());
-            }
-        }
-        Ok(())
-    }
-
-    /// How many keys of a table are looked up below together.
-    fn looks_together(&self, table: &TableShared) -> usize {
-        let of_one = self.runs.current().bytes_of_look(table.id.load(Ordering::Acquire));
-        (LOWER_BYTES_MAX / of_one.max(1)).clamp(1, LOWER_GROUP as u64) as usize
-    }
-
-    /// What sorted tables have of those of these keys of which the index has nothing, or deltas alone. It is read while nothing is pinned.
-    #[cold]
-    #[inline(never)]
-    fn look_ahead<K: Key>(&self, table: &TableShared, keys: &[K], before: Option<u64>) -> Result<LowerAhead> {
-        let mut wanted = Vec::new();
-        for group in keys.chunks(GROUP) {
-            let encoded: SmallVec<[K::Bytes<'_>; GROUP]> = group.iter().map(Key::key_bytes).collect();
-            let (mut found, guard) = ([None; GROUP], self.log.pin());
-            let keys: SmallVec<[&[u8]; GROUP]> = encoded.iter().map(AsRef::as_ref).collect();
-            table.levels.locate_many(&keys, &guard, &mut found);
-            let id = table.id.load(Ordering::Acquire);
-            let is_below = |slot: &Option<Slot>| slot.is_none_or(|slot| slot.tag() == Tag::Blind);
-            let below = keys.iter().zip(&found).filter(|(_, slot)| is_below(slot));
-            let below = below.map(|(key, _)| SstKey::new(id, key));
-            let records = self.runs.record_cache().filter(|_| before.is_none());
-            wanted.extend(below.filter(|key| !records.is_some_and(|records| records.has(key, &guard))));
-        }
-        // After the index was asked: a row that has left it since is in them.
-        let runs = Arc::clone(&self.runs.current());
-        LowerAhead::find(self.disk_waits.store_id(), &runs, wanted, before.unwrap_or(u64::MAX))
-    }
-
-    /// Some keys of [`Engine::read_many`], whose look-ups overlap.
+    /// Some keys of a call that reads many, whose look-ups overlap.
     fn read_group<K: Key>(
         &self,
         table: &TableShared,

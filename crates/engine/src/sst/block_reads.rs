@@ -233,12 +233,12 @@ impl BlockReads {
         self.hold(address, block);
     }
 
-    /// Makes looks, one at each call of `look`, until that says that it was the last; and reads what they lack while it makes the next. Then it holds what they need, as after a
+    /// Makes looks until there are no more, and reads what they lack while it makes the next, and goes on with those that lack nothing any more. Then it holds what they need, as after a
     /// [run](BlockReads::run). For who waits.
-    pub(crate) fn run_beside(&mut self, look: impl FnMut(&mut BlockReads) -> bool) {
+    pub(crate) fn run_beside(&mut self, looks: impl LooksBeside) {
         debug_assert!(!self.copies_at_once, "what is held for who must not wait is bounded by a run");
         let (asked, begun, waiting) = (HashSet::default(), Vec::new(), Vec::new());
-        let mut beside = Beside { reads: self, look, has_looks: true, asked, begun, waiting };
+        let mut beside = Beside { reads: self, looks, has_looks: true, asked, begun, waiting };
         CapacityFile::read_in_turn(&mut beside);
     }
 
@@ -262,10 +262,27 @@ impl BlockReads {
     }
 }
 
+/// Looks that come one after the other, for [`BlockReads::run_beside`].
+pub(crate) trait LooksBeside {
+    /// Makes some more by `reads`; false if there are none now.
+    fn next(&mut self, reads: &mut BlockReads) -> bool;
+
+    /// Goes on with what was read, a little at a time, while other blocks are; false if nothing is whole yet that comes next. There may be more looks then.
+    fn meanwhile(&mut self, _reads: &mut BlockReads) -> bool {
+        false
+    }
+}
+
+impl<L: FnMut(&mut BlockReads) -> bool> LooksBeside for L {
+    fn next(&mut self, reads: &mut BlockReads) -> bool {
+        self(reads)
+    }
+}
+
 /// Looks that are made while what those before them lack is read.
 struct Beside<'r, L> {
     reads: &'r mut BlockReads,
-    look: L,
+    looks: L,
     has_looks: bool,
     /// What was read or is, by whomever it is wanted.
     asked: HashSet<HeldAddress, BuildHasherDefault<AddressHasher>>,
@@ -296,7 +313,7 @@ impl<L> Beside<'_, L> {
     }
 }
 
-impl<L: FnMut(&mut BlockReads) -> bool> ReadsInTurn for Beside<'_, L> {
+impl<L: LooksBeside> ReadsInTurn for Beside<'_, L> {
     fn next(&mut self) -> Option<(usize, FileRead<'_>)> {
         let number = loop {
             match self.reads.wanted.pop() {
@@ -305,7 +322,7 @@ impl<L: FnMut(&mut BlockReads) -> bool> ReadsInTurn for Beside<'_, L> {
                         break number;
                     }
                 }
-                None if self.has_looks => self.has_looks = (self.look)(self.reads),
+                None if self.has_looks => self.has_looks = self.looks.next(self.reads),
                 None => return None,
             }
         };
@@ -318,6 +335,12 @@ impl<L: FnMut(&mut BlockReads) -> bool> ReadsInTurn for Beside<'_, L> {
         self.reads.take(*address, sst, *pages, answer);
         let goes_on = self.waiting.extract_if(.., |(waited, _)| waited == address);
         self.reads.wanted.extend(goes_on.map(|(_, wanted)| wanted));
+    }
+
+    fn meanwhile(&mut self) -> bool {
+        let has_gone_on = self.looks.meanwhile(self.reads);
+        self.has_looks |= has_gone_on;
+        has_gone_on
     }
 }
 

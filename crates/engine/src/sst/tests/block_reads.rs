@@ -136,7 +136,7 @@ fn looks_are_made_while_what_others_lack_is_read() {
             }
             let (mut reads, mut keys, mut looked) =
                 (BlockReads::new(), records.keys().chain(records.keys()), 0);
-            reads.run_beside(|reads| {
+            reads.run_beside(|reads: &mut BlockReads| {
                 let Some((table, key)) = keys.next() else { return false };
                 looked += 1;
                 let _ = sst.look(&SstKey::new(*table, key), reads);
