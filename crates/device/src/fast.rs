@@ -28,20 +28,34 @@ use crate::sync::{Asker, SyncGate};
 /// No page is smaller.
 const PAGE_BYTES_MIN: u64 = 4096;
 const LINE_BYTES: u64 = 64;
+/// Address space that is set aside where nobody says how much, on small disks and none.
+const RESERVE_BYTES: u64 = 1 << 40;
 
 /// How a fast tier is opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FastTierOptions {
     /// Most bytes the tier may grow to. Default: no limit but the disk and the reserve.
     pub bytes_max: u64,
-    /// Address space set aside, in bytes; growth ends there. Costs no memory. Default 1 TiB. Where the process may not
-    /// have so much, less is taken.
+    /// Address space set aside, in bytes; growth ends there. Costs no memory. Default `u64::MAX`: 1 TiB, or twice the file system
+    /// that the tier is on if that is more. Never more than `bytes_max`; and where the process may not have so much, less is taken.
     pub reserve_bytes: u64,
 }
 
 impl Default for FastTierOptions {
     fn default() -> FastTierOptions {
-        FastTierOptions { bytes_max: u64::MAX, reserve_bytes: 1 << 40 }
+        FastTierOptions { bytes_max: u64::MAX, reserve_bytes: u64::MAX }
+    }
+}
+
+impl FastTierOptions {
+    /// Address space for a tier on a disk of so many bytes, or on none.
+    fn reserve_on(&self, disk_bytes: Option<u64>) -> u64 {
+        let reserve_bytes = match self.reserve_bytes {
+            // A disk may be made larger while the tier is open, which cannot move.
+            u64::MAX => disk_bytes.map_or(0, |bytes| bytes.saturating_mul(2)).max(RESERVE_BYTES),
+            chosen => chosen,
+        };
+        reserve_bytes.min(self.bytes_max)
     }
 }
 
@@ -135,7 +149,7 @@ impl FastTier {
     /// [`DeviceError::Locked`] while another handle has it open, [`DeviceError::Full`] where a sparse file cannot be given
     /// its blocks, [`DeviceError::Io`] for what the operating system refuses.
     pub fn open_file(path: &Path, options: &FastTierOptions, create: bool) -> Result<FastTier> {
-        let (file, bytes) = TierFile::open(path, create, options.reserve_bytes.min(options.bytes_max))?;
+        let (file, bytes) = TierFile::open(path, create, |disk_bytes| options.reserve_on(disk_bytes))?;
         let medium = if file.is_persistent_memory() { Medium::PersistentMemory } else { Medium::PageCache };
         Ok(FastTier::over(Backing::File(file), medium, bytes, options.bytes_max))
     }
@@ -165,7 +179,7 @@ impl FastTier {
     /// # Errors
     /// [`DeviceError::Io`] where the address space cannot be had.
     pub fn dram(options: &FastTierOptions) -> Result<FastTier> {
-        let mapping = Mapping::reserve(options.reserve_bytes.min(options.bytes_max), 0)
+        let mapping = Mapping::reserve(options.reserve_on(None), 0)
             .map_err(|source| DeviceError::io("reserve address space for", Path::new("DRAM"), source))?;
         mapping.advise_huge_pages(0, mapping.bytes());
         Ok(FastTier::over(Backing::Dram(mapping), Medium::Dram, 0, options.bytes_max))

@@ -40,8 +40,13 @@ pub(crate) struct TierFile {
 }
 
 impl TierFile {
-    /// Opens and locks `path` for reading and writing, and maps all it holds. Answers its length too.
-    pub(crate) fn open(path: &Path, create: bool, reserve_bytes: u64) -> Result<(TierFile, u64)> {
+    /// Opens and locks `path` for reading and writing, and maps all it holds. Answers its length too. `reserve_on` says how much
+    /// address space is set aside, of a file on a file system of so many bytes.
+    pub(crate) fn open(
+        path: &Path,
+        create: bool,
+        reserve_on: impl FnOnce(Option<u64>) -> u64,
+    ) -> Result<(TierFile, u64)> {
         let file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -57,7 +62,8 @@ impl TierFile {
             sync_directory(path).map_err(|source| DeviceError::io("sync the directory of", path, source))?;
         }
         let access = if is_persistent_memory(&file) { FileAccess::WriteSync } else { FileAccess::Write };
-        TierFile::map(file, path, access, reserve_bytes)
+        let disk_bytes = file_system_bytes(&file).map(|(all, _)| all);
+        TierFile::map(file, path, access, reserve_on(disk_bytes))
     }
 
     /// Opens `path` for reading beside other readers.
@@ -412,9 +418,10 @@ pub(crate) fn file_system_bytes(file: &File) -> Option<(u64, u64)> {
     let mut answer: libc::statvfs = unsafe { std::mem::zeroed() };
     // SAFETY: an open descriptor, and a statvfs to fill.
     let refused = unsafe { libc::fstatvfs(file.as_raw_fd(), &mut answer) };
+    let bytes = |blocks: u64| blocks.saturating_mul(answer.f_frsize);
     // A file system without a size of its own says 0.
     (refused == 0 && answer.f_blocks != 0)
-        .then(|| (answer.f_blocks * answer.f_frsize, answer.f_bavail * answer.f_frsize))
+        .then(|| (bytes(answer.f_blocks), bytes(answer.f_bavail)))
 }
 
 /// The largest file this process may make (`ulimit -f`), where there is a limit.

@@ -153,7 +153,7 @@ pub struct Options {
     pub durability: Durability,
     /// In what pieces writers write the log back, ahead of the syncs. Default [`PersistGranule::Sync`]: they do not.
     pub persist_granule: PersistGranule,
-    /// The most bytes the fast tier may take. Default: no limit but the disk's. At least the root and seven segments. When three sixteenths of it are left, or 1.5 GiB,
+    /// The most bytes the fast tier may take. Default: no limit but the disk's, and 1,048,576 segments. It is 32 TiB at most. At least the root and seven segments. When three sixteenths of it are left, or 1.5 GiB,
     /// rows that were not written lately move to sorted tables (see [`Options::capacity`]). With [`Capacity::None`], or once those have all that they
     /// may take, new rows are refused as [`Full`](crate::ErrorKind::Full). Less than the store
     /// takes already is worked towards: new rows are refused until it takes less, and what is freed goes back to the disk. The

@@ -337,6 +337,22 @@ fn address_space_limits_growth_too() {
     assert!(matches!(tier.grow(2 * MIB), Err(DeviceError::Full { limit: MIB, .. })));
 }
 
+/// Where nobody says how much, there is room for all that the disk may ever hold, and the limit counts as it was set.
+#[test]
+fn address_space_is_set_aside_for_the_disk() {
+    const TIB: u64 = 1 << 40;
+    let reserved = |bytes_max, disk_bytes| {
+        FastTierOptions { bytes_max, ..FastTierOptions::default() }.reserve_on(disk_bytes)
+    };
+    assert_eq!([None, Some(MIB), Some(4 * TIB)].map(|disk| reserved(u64::MAX, disk)), [TIB, TIB, 8 * TIB]);
+    assert_eq!(reserved(3 * TIB, Some(4 * TIB)), 3 * TIB);
+    assert_eq!(reserved(9 * TIB, Some(4 * TIB)), 8 * TIB, "the disk is the limit");
+    assert_eq!(reserved(u64::MAX, Some(u64::MAX)), u64::MAX, "a file system that says anything");
+    let chosen = FastTierOptions { bytes_max: 2 * MIB, reserve_bytes: MIB };
+    assert_eq!(chosen.reserve_on(Some(4 * TIB)), MIB);
+    assert_eq!(FastTierOptions { reserve_bytes: 0, ..chosen }.reserve_on(Some(MIB)), 0);
+}
+
 #[test]
 fn reads_out_of_range_are_refused() {
     let tier = FastTier::dram(&FastTierOptions::default()).unwrap().into_bytes();

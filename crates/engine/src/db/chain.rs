@@ -25,6 +25,8 @@ use crate::runs::FoundVersions;
 use crate::sst::FoundRecord;
 use crate::{Error, Result};
 
+const _: () = assert!(Slot::OFFSET_END == RecordRef::OFFSET_END, "the log ends where slots do");
+
 impl From<LogSlot> for RecordRef {
     /// What a record says that it replaced, which `slot` led to. The words have one layout, so this costs nothing.
     #[inline(always)]

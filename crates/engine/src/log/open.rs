@@ -10,7 +10,7 @@ use std::time::Duration;
 use hedgerow_device::{Clock, FastTier, TierBytes};
 
 use super::appender::Appender;
-use super::format::{END_BYTES, Record};
+use super::format::{END_BYTES, Record, RecordRef};
 use super::leaves::LeafSpace;
 use super::segment::{
     Decoded, Extents, HEADER_COPY_BYTES, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, SegmentState,
@@ -73,10 +73,27 @@ fn check_limit(limit: u64, extent_bytes: u64, root_bytes: u64) -> Result<()> {
     Ok(())
 }
 
+/// Refuses a tier longer than offsets in a log can say.
+pub(super) fn check_length(tier_bytes: u64) -> Result<()> {
+    if tier_bytes > RecordRef::OFFSET_END {
+        return Err(Error::invalid(format!(
+            "the fast tier has {tier_bytes} bytes; it may have at most {}",
+            RecordRef::OFFSET_END
+        )));
+    }
+    Ok(())
+}
+
+/// The most bytes that the log may take of `tier`.
+fn limit_on(tier: &TierBytes, options: &Options) -> u64 {
+    tier.bytes_max().min(options.fast_tier_bytes_max).min(RecordRef::OFFSET_END)
+}
+
 impl Log {
     /// Opens the log on `tier`, making a new store there if there is none and `options.create` allows it.
     pub(crate) fn open(tier: Arc<FastTier>, options: &Options, clock: Clock) -> Result<(Log, OpenState)> {
         let tier = bytes_of(tier)?;
+        check_length(tier.bytes())?;
         let root = match Root::load(&tier)? {
             Some(root) => {
                 if !tier.is_read_only() {
@@ -132,7 +149,7 @@ impl Log {
                 "the root says that a segment has {extent_bytes} bytes, and it itself {root_bytes}"
             )));
         }
-        let limit = tier.bytes_max().min(options.fast_tier_bytes_max);
+        let limit = limit_on(&tier, options);
         let unlimited = options.fast_tier_bytes_max == u64::MAX;
         let states_max = if unlimited { EXTENTS_MAX } else { u32::MAX };
         let extents_max = u32::try_from(limit / extent_bytes).unwrap_or(u32::MAX).min(states_max);
@@ -191,7 +208,7 @@ impl Log {
     }
 
     fn create(tier: &TierBytes, options: &Options) -> Result<Root> {
-        let limit = tier.bytes_max().min(options.fast_tier_bytes_max);
+        let limit = limit_on(tier, options);
         let (extent_bytes, root_bytes) = match options.segment_bytes {
             0 => sizes_for(limit.min(tier.disk_bytes().unwrap_or(u64::MAX))),
             extent_bytes => (extent_bytes, extent_bytes.max(ROOT_BYTES_MIN)),

@@ -11,6 +11,7 @@ use hedgerow_device::{Clock, FastTier, SharedBytes, TierBytes};
 
 use super::format::{FLAG_RELOCATED, HEADER_BYTES, NotARecord, Record, RecordKind};
 use super::segment::{Decoded, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, SegmentKind, SegmentState};
+use super::open::check_length;
 use super::{Log, OpenState};
 use crate::manifest::root::Root;
 use crate::manifest::segment_list::SegmentEntry;
@@ -80,6 +81,7 @@ impl Log {
         clock: Clock,
     ) -> Result<(Log, OpenState, Vec<Error>)> {
         let tier = bytes_of(tier)?;
+        check_length(tier.bytes())?;
         let (root, mut damage) =
             Root::salvage(&tier, |start, placed| segment_number_at(&tier, start, placed))?;
         let grown = tier.bytes().div_ceil(root.extent_bytes.max(1)) as u32;

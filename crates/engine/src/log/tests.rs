@@ -30,6 +30,15 @@ fn writes_headers(log: &Log) -> bool {
     written
 }
 
+/// What lies behind the last byte that an offset can say would be taken for what lies at the beginning.
+#[test]
+fn a_tier_that_is_too_long_is_refused() {
+    open::check_length(format::RecordRef::OFFSET_END).unwrap();
+    let refused = open::check_length(format::RecordRef::OFFSET_END + 1).unwrap_err();
+    assert_eq!(refused.kind(), crate::ErrorKind::Invalid);
+    assert!(refused.message().contains("35184372088832"), "{refused}");
+}
+
 #[test]
 fn headers_are_checkpointed_by_the_clock_of_the_store() {
     let clock = Clock::manual(1_000_000);

@@ -1,8 +1,10 @@
-//! A store opened with a smaller limit than it takes: it is worked towards, and counts at once for new rows.
+//! A store opened with a smaller limit than it takes: it is worked towards, and counts at once for new rows. And what limits there are.
 
 use hedgerow::{Db, ErrorKind, Options, Schema, Table, Value};
-use hedgerow_device::{CrashModel, CrashSim, FastTier};
-use hedgerow_sim::eventually;
+use hedgerow_device::{CrashModel, CrashSim, FastTier, FastTierOptions};
+use hedgerow_sim::{eventually, skip};
+
+use crate::full_disk::{DIRECTORY, again};
 
 const LIMIT: u64 = 24 << 20;
 const ROW_BYTES: usize = 4_000;
@@ -116,4 +118,48 @@ fn a_limit_that_no_store_could_live_with_is_refused() {
     assert_eq!(error.kind(), ErrorKind::Invalid);
     assert!(error.message().contains(&(8 << 20).to_string()), "{error}");
     open(limited(8 << 20)).unwrap();
+}
+
+/// What a store says that it may take.
+fn limit_told(db: Db) -> u64 {
+    let limit = db.metrics().fast_tier_bytes_max;
+    db.close().unwrap();
+    limit
+}
+
+#[test]
+fn a_store_on_a_large_disk_may_take_what_it_is_allowed() {
+    const TIB: u64 = 1 << 40;
+    if let Some(directory) = std::env::var_os(DIRECTORY) {
+        let open = |name: &str, segment_bytes, fast_tier_bytes_max| {
+            let options = Options { segment_bytes, fast_tier_bytes_max, background: false, ..options() };
+            limit_told(Db::open_with(std::path::Path::new(&directory).join(name), options).unwrap())
+        };
+        assert_eq!(open("limited", 2 << 20, 3 * TIB), 3 * TIB);
+        // Without a limit there are 1,048,576 segments at most.
+        assert_eq!(open("unlimited", 2 << 20, u64::MAX), 2 * TIB);
+        assert_eq!(open("longer-segments", 4 << 20, u64::MAX), 4 * TIB);
+        return;
+    }
+    let directory = std::env::temp_dir().join(format!("hedgerow-large-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let script = format!("mount -t tmpfs -o size={} none {} && exec \"$@\"", 4 * TIB, directory.display());
+    let wrapper = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", &script, "sh"];
+    if !again("limit::a_store_on_a_large_disk_may_take_what_it_is_allowed", &wrapper, &directory) {
+        skip("this machine does not let a process mount a file system of its own");
+    }
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+/// An offset in the index has 45 bits.
+#[test]
+fn no_store_takes_more_than_its_index_can_say() {
+    let end = 32 << 40;
+    let reserve = FastTierOptions { reserve_bytes: 2 * end, ..FastTierOptions::default() };
+    let tier = FastTier::dram(&reserve).unwrap();
+    if tier.bytes_max() <= end {
+        return skip("this process may not have so much address space");
+    }
+    let options = Options { segment_bytes: 64 << 20, background: false, ..options() };
+    assert_eq!(limit_told(Db::open_on(tier, options).unwrap()), end);
 }

@@ -42,6 +42,9 @@ const _: () = {
 pub(crate) struct RecordRef(NonZeroU64);
 
 impl RecordRef {
+    /// Log offsets are below this.
+    pub(crate) const OFFSET_END: u64 = 1 << (OFFSET_BITS + 3);
+
     /// The reference in a persisted word, if it has one.
     #[inline]
     pub(crate) fn from_word(word: u64) -> Option<RecordRef> {
