@@ -121,6 +121,13 @@ impl Row {
         }
     }
 
+    /// Bytes of memory that it takes.
+    #[inline]
+    #[doc(hidden)]
+    pub fn memory_bytes(&self) -> usize {
+        self.bytes.capacity() + self.fields.capacity() * size_of::<(u16, OwnedField)>()
+    }
+
     /// The row's key.
     #[inline]
     pub fn key(&self) -> &[u8] {

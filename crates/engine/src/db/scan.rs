@@ -3,11 +3,13 @@
 //! A step copies the next slots out of the index, then visits their rows with the records some places ahead already on
 //! their way into the cache. Each step pins the epoch anew, and one that lasts too long ends early: what callers do with the rows of
 //! a slow scan keeps freed memory from reuse for about [`STEP_NS_MAX`] only, or for one look at the clock if they take longer.
+//! The rows of a step of an iterator are copied, about [`COPIED_BYTES_MAX`] of them: the same goes for it, however long they are.
 //! Without a snapshot the rows of a step are those of its beginning.
 //! Of a table that may have rows in sorted tables, a step brings those together with what the index has (`scan/lower.rs`).
 
 mod lower;
 
+use std::cell::Cell;
 use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::ops::Bound;
@@ -35,10 +37,12 @@ const STEP_NS_MAX: u64 = 1_000_000;
 /// The same of a thread that has to wait for the disk: what a step asks for comes together, and a short one asks for little.
 const COLD_STEP_NS_MAX: u64 = 32 * STEP_NS_MAX;
 const ROWS_A_LOOK: usize = 8;
+/// No more rows are copied in a step of an iterator once they take so many bytes: they wait in memory for whoever takes them one by one.
+const COPIED_BYTES_MAX: usize = 1 << 20;
 
 /// A scan: described by its methods, then run by [`for_each`](Scan::for_each) or as an iterator over `Result<Row>`.
 ///
-/// It goes by steps of up to 256 rows, each of them as of when its step began: a row that is written meanwhile may come as it was.
+/// It goes by steps of up to 256 rows (as an iterator of about a MiB at most), each of them as of when its step began: a row that is written meanwhile may come as it was.
 /// The rows of a [snapshot](Snapshot::scan) are all as of one moment.
 ///
 /// ```
@@ -190,17 +194,27 @@ impl Scan {
     /// # Errors
     /// Those of `visit`, and `Corrupted`.
     pub fn for_each(mut self, mut visit: impl FnMut(&[u8], &RowRef<'_>) -> Result<bool>) -> Result<()> {
-        let clock = self.table.engine().clock.clone();
         while !self.state.finished {
-            self.read_ahead()?;
-            let ns_max = if has_waited_lately() { COLD_STEP_NS_MAX } else { STEP_NS_MAX };
-            let began = clock.monotonic_ns();
-            let lasts_too_long = |rows: usize| {
-                rows.is_multiple_of(ROWS_A_LOOK) && clock.monotonic_ns().saturating_sub(began) > ns_max
-            };
-            self.step(|key, row, _, _| visit(key, row), lasts_too_long)?;
+            self.step_in_time(|key, row, _, _| visit(key, row), || false)?;
         }
         Ok(())
+    }
+
+    /// [`Scan::step`], which ends early once it lasts too long, or `is_enough`.
+    fn step_in_time(
+        &mut self,
+        visit: impl FnMut(&[u8], &RowRef<'_>, Option<&[FieldId]>, &mut VecDeque<Row>) -> Result<bool>,
+        is_enough: impl Fn() -> bool,
+    ) -> Result<()> {
+        // Nothing is pinned while it waits for the disk.
+        self.read_ahead()?;
+        let clock = self.table.engine().clock.clone();
+        let ns_max = if has_waited_lately() { COLD_STEP_NS_MAX } else { STEP_NS_MAX };
+        let began = clock.monotonic_ns();
+        let lasts_too_long = |rows: usize| {
+            rows.is_multiple_of(ROWS_A_LOOK) && clock.monotonic_ns().saturating_sub(began) > ns_max
+        };
+        self.step(visit, |rows| is_enough() || lasts_too_long(rows))
     }
 
     /// Visits the rows of the next step, as far as `ends_early` lets it, which is asked after each of so many.
@@ -290,12 +304,15 @@ impl Iterator for Scan {
             if self.state.finished {
                 return self.state.failed.take().map(Err);
             }
+            let copied_bytes = Cell::new(0);
             let copy = |_: &[u8], row: &RowRef<'_>, ids: Option<&[FieldId]>, rows: &mut VecDeque<Row>| {
-                rows.push_back(row.copy(ids)?);
+                let row = row.copy(ids)?;
+                copied_bytes.set(copied_bytes.get() + row.memory_bytes());
+                rows.push_back(row);
                 Ok(true)
             };
             self.unpark();
-            let stepped = self.step(copy, |_| false);
+            let stepped = self.step_in_time(copy, || copied_bytes.get() >= COPIED_BYTES_MAX);
             self.park();
             if let Err(error) = stepped {
                 (self.state.finished, self.state.failed) = (true, Some(error));
@@ -307,7 +324,7 @@ impl Iterator for Scan {
 
 #[cfg(test)]
 mod tests {
-    use hedgerow_device::{Clock, CrashModel, CrashSim, FastTier};
+    use hedgerow_device::{CapacityTier, Clock, CrashModel, CrashSim, FastTier};
 
     use crate::db::Db;
     use crate::db::fixture::options;
@@ -346,6 +363,43 @@ mod tests {
         let all: Vec<Result<_>> = table.scan().reverse().collect();
         assert_eq!((all.len(), all.iter().filter(|row| row.is_err()).count()), (15, 1));
         assert!(all[14].is_err());
+    }
+
+    /// Rows of 200 kB: six come to a MiB.
+    #[test]
+    fn an_iterator_copies_few_long_rows_at_a_time() {
+        const ROWS: u8 = 20;
+        let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
+        let tiers = (FastTier::simulated(&sim), CapacityTier::simulated(&sim));
+        let db = Db::open_at(tiers, options(), Clock::manual(1_000)).unwrap();
+        let table = db.create_table("t", Schema::new().field("n", Type::Bytes)).unwrap();
+        let fill = || {
+            (0..ROWS).for_each(|n| table.put(&[n], &row! { n: &[n; 200_000][..] }).unwrap());
+        };
+        fill();
+        for below in [false, true] {
+            if below {
+                // What is in sorted tables is brought together with what is in the index by steps of another kind.
+                table.load(|loader| loader.push(&[ROWS], &row! { n: &[ROWS][..] })).unwrap();
+                fill();
+            }
+            for reverse in [false, true] {
+                let mut scan = if reverse { table.scan().reverse() } else { table.scan() };
+                let mut keys = Vec::new();
+                while let Some(row) = scan.next() {
+                    keys.push(row.unwrap().key()[0]);
+                    assert!(scan.state.rows.len() <= 6, "{} rows beside one", scan.state.rows.len());
+                }
+                if reverse {
+                    keys.reverse();
+                }
+                assert!(keys.iter().copied().eq(0..ROWS + u8::from(below)), "{keys:?}");
+            }
+            // What is not copied does not count.
+            let mut scan = table.scan().fields::<&str>(&[]).unwrap();
+            assert!(scan.next().is_some());
+            assert_eq!(scan.state.rows.len(), usize::from(ROWS - 1 + u8::from(below)));
+        }
     }
 
     fn is_free_of_guards_since(epoch: &Epoch, then: u64) -> bool {
