@@ -170,11 +170,15 @@ impl Scan {
         self
     }
 
-    /// At most this many rows.
+    /// At most this many rows; of several limits the last counts.
     pub fn limit(mut self, rows: usize) -> Scan {
         self.limit = rows;
-        self.state.finished |= rows == 0;
         self
+    }
+
+    /// Whether no more rows are to be read.
+    fn is_over(&self) -> bool {
+        self.state.finished || self.limit == 0
     }
 
     /// Only these fields (of the rows of the iterator; `for_each` reads what it asks for).
@@ -194,7 +198,7 @@ impl Scan {
     /// # Errors
     /// Those of `visit`, and `Corrupted`.
     pub fn for_each(mut self, mut visit: impl FnMut(&[u8], &RowRef<'_>) -> Result<bool>) -> Result<()> {
-        while !self.state.finished {
+        while !self.is_over() {
             self.step_in_time(|key, row, _, _| visit(key, row), || false)?;
         }
         Ok(())
@@ -301,7 +305,7 @@ impl Iterator for Scan {
 
     fn next(&mut self) -> Option<Result<Row>> {
         while self.state.rows.is_empty() {
-            if self.state.finished {
+            if self.is_over() {
                 return self.state.failed.take().map(Err);
             }
             let copied_bytes = Cell::new(0);
@@ -337,6 +341,21 @@ mod tests {
         let table = db.create_table("t", Schema::new().field("n", Type::Bytes)).unwrap();
         (0..rows).for_each(|n| table.put(&[n], &row! { n: &[n; 100][..] }).unwrap());
         (sim, db, table)
+    }
+
+    #[test]
+    fn the_last_limit_counts() {
+        let (_sim, _db, table) = of_rows(20, &Clock::manual(1_000));
+        for (limits, rows) in [([0, 3], 3), ([3, 0], 0), ([0, 0], 0), ([5, 40], 20)] {
+            let scan = || limits.into_iter().fold(table.scan(), crate::Scan::limit);
+            let mut visited = 0;
+            let count = |_: &[u8], _: &crate::RowRef<'_>| {
+                visited += 1;
+                Ok(true)
+            };
+            scan().for_each(count).unwrap();
+            assert_eq!((scan().count(), visited), (rows, rows), "{limits:?}");
+        }
     }
 
     /// A damaged row ends the scan where it is, not some rows before.
