@@ -283,8 +283,9 @@ impl Engine {
     pub(crate) fn seal<'r>(&self, record: EncodedRecord<'r>, seal: &Seal) -> SealedRecord<'r> {
         let record = record.seal(seal.sequence, seal.previous);
         if self.persists_in_place {
-            // PERSIST: the record is durable before anyone can see it, and before a durable delta can refer to it. A failure closes
-            // the log for writing.
+            // PERSIST: the record is durable before anyone can see it, and before a durable delta can refer to it. One with a lower
+            // sequence may be missing still, and with it this one after a power cut: its writer waits (`make_durable`). A failure
+            // closes the log for writing.
             record.persist();
         }
         record
