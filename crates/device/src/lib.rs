@@ -113,7 +113,7 @@ pub use fast::{EmulatedBase, ExclusiveTier, FastTier, FastTierOptions, Medium, T
 pub use fault::{CrashModel, CrashSim, CrashWalk, Fault, FileCall, Image, Refusal, Survivors, SyncOf};
 pub use faults::major_faults;
 pub use file::create_directories;
-pub use machine::{boot_id, spawn};
+pub use machine::{boot_id, limit_threads, make_parts, share_work, spawn};
 pub use memory::{available_memory_bytes, memory_bytes};
 pub use prefetch::prefetch;
 pub use random::Random;

@@ -15,6 +15,7 @@ mod base;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use hedgerow_device::{make_parts, share_work};
 use smallvec::SmallVec;
 
 pub(super) use base::{BasePlace, BaseVersion, BaseVersions};
@@ -348,10 +349,7 @@ impl Recovery<'_> {
                 (Err(_), _) => {}
             }
         };
-        std::thread::scope(|scope| {
-            (1..threads.clamp(1, found.segments.len().max(1))).for_each(|_| drop(scope.spawn(work)));
-            work();
-        });
+        share_work("open", threads.min(found.segments.len()), work);
         total.into_inner()
     }
 
@@ -489,7 +487,6 @@ impl Recovery<'_> {
     ) -> Result<()> {
         let ranges = key_ranges(runs, threads);
         let records = runs.iter().map(|run| run.len() as u64).sum::<u64>();
-        let Some(last) = ranges.len().checked_sub(1) else { return Ok(()) };
         let separator_at =
             |i: usize| ranges.get(i).filter(|_| i > 0).map(|range| separator(prefix, &range.from));
         let build = |i: usize| {
@@ -505,15 +502,9 @@ impl Recovery<'_> {
             let building = Building { target, table, prefix, key: Vec::new(), expiring: 0 };
             self.gather(&ranges[i].runs, building)
         };
-        let whole = std::thread::scope(|scope| {
-            let others: Vec<_> = (0..last).map(|i| scope.spawn(move || build(i))).collect();
-            let mut right = build(last);
-            for left in others.into_iter().rev() {
-                let left = left.join().expect("a builder does not panic");
-                right = left.and_then(|left| left.join(right?));
-            }
-            right
-        })?;
+        let mut parts = make_parts("open", ranges.len(), build).into_iter().rev();
+        let Some(last) = parts.next() else { return Ok(()) };
+        let whole = parts.fold(last, |right, left| left?.join(right?))?;
         if let IndexTarget::Built(levels) = whole.target {
             table.levels.build(*levels)?;
             table.expiry.reset(whole.expiring);

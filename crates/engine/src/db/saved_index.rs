@@ -30,6 +30,7 @@ mod since;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use hedgerow_device::{make_parts, share_work};
 use hedgerow_row::le_bytes::{u32_at, u64_at};
 
 use groups::{GROUPS, OpenedGroups, SavedGroups};
@@ -375,10 +376,7 @@ impl Engine {
                 }
             }
         };
-        std::thread::scope(|scope| {
-            (1..threads.min(pieces.len())).for_each(|_| drop(scope.spawn(look)));
-            look();
-        });
+        share_work("open", threads.min(pieces.len()), look);
         are_whole.into_inner()
     }
 
@@ -424,18 +422,12 @@ impl Engine {
             }
             fences.get(i + 1).is_none_or(|fence| key < *fence).then_some((levels, expiring, gone))
         };
-        let last = ranges.len().checked_sub(1)?;
-        let (levels, expiring, gone) = std::thread::scope(|scope| {
-            let others: Vec<_> = (0..last).map(|i| scope.spawn(move || build(i))).collect();
-            let mut right = build(last);
-            for left in others.into_iter().rev() {
-                let left = left.join().expect("a builder does not panic");
-                right = left.zip(right).and_then(|((left, some, mut gone), (right, more, others))| {
-                    gone.extend(others);
-                    Some((left.join(right).ok()?, some + more, gone))
-                });
-            }
-            right
+        let mut parts = make_parts("open", ranges.len(), build).into_iter().rev();
+        let last = parts.next()??;
+        let (levels, expiring, gone) = parts.try_fold(last, |(right, more, others), left| {
+            let (left, some, mut gone) = left?;
+            gone.extend(others);
+            Some((left.join(right).ok()?, some + more, gone))
         })?;
         Some(Built { table, levels, expiring, gone })
     }

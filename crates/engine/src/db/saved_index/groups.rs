@@ -15,6 +15,7 @@
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
+use hedgerow_device::share_work;
 use hedgerow_row::le_bytes::{u32_at, u64_at};
 
 use super::{LIST_MAX, SectionWriter};
@@ -144,10 +145,7 @@ pub(super) fn take_over<'l>(
             }
         }
     };
-    std::thread::scope(|scope| {
-        (1..threads.min(leaves.len())).for_each(|_| drop(scope.spawn(work)));
-        work();
-    });
+    share_work("open", threads.min(leaves.len()), work);
     let read: Option<Vec<_>> = read.into_iter().map(OnceLock::into_inner).collect();
     let mut read = read?.into_iter();
     let next = log.next_segment_number();

@@ -14,6 +14,8 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use hedgerow_device::share_work;
+
 use super::checkpoint::{SINCE_TIMES, SMALL_INDEX_BYTES};
 use super::{GoneKeys, SavedSegment, Sections, SegmentAt, groups};
 use crate::Result;
@@ -132,10 +134,7 @@ impl CheckpointedKeys<'_> {
                 }
             }
         };
-        std::thread::scope(|scope| {
-            (1..threads.min(places.len())).for_each(|_| drop(scope.spawn(work)));
-            work();
-        });
+        share_work("open", threads.min(places.len()), work);
         failure.into_inner().map(|()| gone.into_inner())
     }
 

@@ -165,6 +165,43 @@ fn a_store_is_opened_as_it_was_closed() {
     }
 }
 
+/// Where the machine gives no more threads, or fewer than are wanted, a store is opened by those that there are.
+#[test]
+fn a_store_is_opened_by_as_many_threads_as_there_are() {
+    const ROWS: i64 = 40_000;
+    let (sim, clock) = (CrashSim::new(CrashModel::Pages, FAST_BYTES), Clock::manual(1_000));
+    let options = |index_bytes_max| Options { recovery_threads: 4, index_bytes_max, ..small() };
+    let whole_index = small().index_bytes_max;
+    let db = opened(&sim, &clock, options(whole_index));
+    let table = db.create_table("t", Schema::new().field("n", Type::I64)).unwrap();
+    (0..ROWS).for_each(|n| table.put(&n, &row! { n: n }).unwrap());
+    drop(table);
+    let killed = sim.process_kill();
+    db.close().unwrap();
+    let closed = sim.process_kill();
+    let sim = CrashSim::from_image(&killed);
+    opened(&sim, &clock, options(200 << 10)).close().unwrap();
+    let sealed = sim.process_kill();
+    for (of, image, index_bytes_max, wanted) in [
+        ("walked", &killed, whole_index, 6),
+        ("saved", &closed, whole_index, 2),
+        ("groups", &sealed, 200 << 10, 2),
+    ] {
+        for left in [1_000, 0, 1] {
+            hedgerow_device::limit_threads(left);
+            let db = opened(&CrashSim::from_image(image), &clock, options(index_bytes_max));
+            let taken = left - hedgerow_device::limit_threads(usize::MAX);
+            assert!(left < 1_000 || taken >= wanted, "{of}: {taken} threads");
+            assert_eq!(is_saved(&db), of != "walked", "{of}");
+            let table = db.table("t").unwrap();
+            assert_eq!(table.shared().levels.has_groups(), of == "groups", "{of}");
+            assert_eq!((table.len(), fields(&table).len()), (ROWS as u64, ROWS as usize), "{of}");
+            assert!(fields(&table).into_values().map(|(n, _)| n).eq(0..ROWS), "{of}");
+            db.check_counts().unwrap();
+        }
+    }
+}
+
 /// What is killed after it was opened, with nothing written or with something, is walked, and so is what has a saved index of another time.
 #[test]
 fn a_saved_index_counts_once() {
