@@ -8,6 +8,8 @@ pub const CAPACITY_DIRECTORY: &str = "capacity";
 
 /// As much of the address space as the indexes may take, if nobody says less.
 const INDEX_BYTES_MAX: u64 = 64 << 30;
+/// More threads gain nothing: each looks through what all others have walked.
+const RECOVERY_THREADS_MAX: usize = 256;
 
 /// When a write is safe, and from what.
 ///
@@ -251,7 +253,8 @@ pub struct Options {
     /// Default `u64::MAX`: none is taken, and one that was is not used. 1 GiB is a good value for a log of many GiB whose
     /// durability is not [`Process`](crate::Durability::Process): what was never synced is rewritten by any opening after a kill.
     pub index_checkpoint_bytes: u64,
-    /// Threads that replay the log when opening. Default: the cores of the machine, at most 8.
+    /// Threads that replay the log when opening. Default: the cores of the machine, at most 8. More than 256 are taken for 256, and 0 for 1;
+    /// where the system gives fewer, these do it.
     pub recovery_threads: usize,
     /// Where sorted tables are, which hold rows that are not in the log. Their directory is made when the first of them is, and belongs to
     /// this store alone. Default [`Capacity::Beside`]: `capacity` in the store's directory; of a store that is opened on a given tier, none.
@@ -327,6 +330,11 @@ impl Options {
     pub fn capacity(mut self, capacity: impl Into<Capacity>) -> Options {
         self.capacity = capacity.into();
         self
+    }
+
+    /// Threads that an opening takes, if it can have them.
+    pub(crate) fn opening_threads(&self) -> usize {
+        self.recovery_threads.clamp(1, RECOVERY_THREADS_MAX)
     }
 
     /// Whether something bounds the store that rows in sorted tables take nothing of.

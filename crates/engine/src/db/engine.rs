@@ -64,7 +64,7 @@ pub(crate) struct Engine {
 impl Engine {
     /// Opens a store on its tiers: root, catalog, sorted tables, replay. Starts no threads.
     pub(crate) fn open(tiers: impl Into<Tiers>, options: Options, clock: Clock) -> Result<Engine> {
-        let threads = options.recovery_threads.max(1);
+        let threads = options.opening_threads();
         let (engine, found) = Engine::load(tiers, options, clock)?;
         if !engine.open_saved(&found, threads)? && !engine.open_checkpointed(&found, threads)? {
             engine.recovery().run(&found, threads)?;

@@ -342,7 +342,7 @@ impl View {
             return Err(Error::invalid("a view needs a tier that was opened for reading only"));
         }
         let (engine, found) = Engine::load(tiers, options, Clock::system())?;
-        engine.recovery().catalog_only(&found, engine.options.recovery_threads.max(1));
+        engine.recovery().catalog_only(&found, engine.options.opening_threads());
         Ok(View { engine, found, salvage: None, left: RunsLeft::default() })
     }
 
@@ -468,7 +468,7 @@ impl View {
         if self.salvage.is_some() {
             return Ok(());
         }
-        self.engine.recovery().run(&self.found, self.engine.options.recovery_threads.max(1))?;
+        self.engine.recovery().run(&self.found, self.engine.options.opening_threads())?;
         self.engine.mark_below();
         Ok(())
     }

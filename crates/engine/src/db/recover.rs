@@ -750,6 +750,7 @@ struct KeyRange<'r> {
 fn key_ranges(runs: &[Vec<ReplayEntry>], count: usize) -> Vec<KeyRange<'_>> {
     /// Below this a thread of its own costs more than it gains.
     const ENTRIES_MIN: usize = 4096;
+    let count = count.min(runs.iter().map(Vec::len).sum::<usize>() / ENTRIES_MIN + 1);
     let mut rest: Vec<&[ReplayEntry]> = runs.iter().map(Vec::as_slice).collect();
     let mut ranges = Vec::new();
     let mut from = KeyWords::default();
@@ -831,6 +832,7 @@ mod tests {
             run.sort_by_key(|n| n.key);
             run
         };
+        assert_eq!(key_ranges(&[spread(3)], usize::MAX).len(), 3, "each worth a thread");
         let same = vec![entry([7, 7, 7]); 20_000];
         for (runs, at_least) in [
             (vec![], 0),

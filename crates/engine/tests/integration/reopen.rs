@@ -193,3 +193,18 @@ fn a_store_that_is_only_read() {
         assert!(std::fs::read(&file).unwrap() == image, "it was written to");
     }
 }
+
+/// However many threads are asked for: as many keys as make parts for some.
+#[test]
+fn any_number_of_threads_opens_a_store() {
+    let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
+    let options = |recovery_threads| Options { recovery_threads, background: false, ..options() };
+    let db = Db::open_on(FastTier::simulated(&sim), options(1)).unwrap();
+    let table = db.create_table("t", Schema::new().field("n", Type::U64)).unwrap();
+    (0..20_000u64).for_each(|n| table.put(&n, &row! { n: n }).unwrap());
+    let killed = sim.process_kill();
+    for threads in [usize::MAX, 1_000_000, 0] {
+        let db = Db::open_on(FastTier::from_image(&killed), options(threads)).unwrap();
+        assert_eq!(db.table("t").unwrap().scan().count(), 20_000, "{threads} threads");
+    }
+}
