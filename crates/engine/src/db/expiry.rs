@@ -56,9 +56,9 @@ impl Engine {
     pub(crate) fn sweep_loop(&self) {
         if self.log.awaits_first_sync() {
             // After a killed process: what it left in the page cache becomes durable now, off the path of opening. Most of it before
-            // the sync, for which others may wait.
+            // the sync, for which others may wait. That comes even where all had been durable before: by it the store counts as opened.
             while !self.scheduler.is_stopped() && self.log.rewrite_forgotten().is_ok_and(|more| more) {}
-            drop(self.log.persist_to(self.log.last_sequence()));
+            drop(self.log.persist_checkpointed(self.log.last_sequence()));
         }
         let mut passes = HashMap::new();
         while self.scheduler.sleep(ROUND) && self.log.check_writable().is_ok() {

@@ -56,6 +56,27 @@ fn the_sweeper_forgets_tables_that_are_gone() {
     assert!(positions.is_empty());
 }
 
+/// After a kill what was found becomes the whole past, where it had been durable before, too.
+#[test]
+fn the_sweeper_makes_the_first_sync() {
+    for persisted in [false, true] {
+        let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
+        let (db, table, _) = open(&sim, 1_000);
+        put(&table, 1, None);
+        if persisted {
+            db.persist().unwrap();
+        }
+        let killed = CrashSim::from_image(&sim.process_kill());
+        let (_db, table, _) = open(&killed, 2_000);
+        let engine = table.engine();
+        assert!(engine.log.awaits_first_sync());
+        // It ends with its first look then.
+        engine.scheduler.stop();
+        engine.sweep_loop();
+        assert!(!engine.log.awaits_first_sync(), "persisted: {persisted}");
+    }
+}
+
 /// Threads that free room have ended by then: neither the sweeper, which closing waits for, nor a writer waits for what they would free.
 #[test]
 fn nobody_waits_for_room_in_a_store_that_is_being_closed() {
