@@ -420,8 +420,7 @@ pub(crate) fn file_system_bytes(file: &File) -> Option<(u64, u64)> {
     let refused = unsafe { libc::fstatvfs(file.as_raw_fd(), &mut answer) };
     let bytes = |blocks: u64| blocks.saturating_mul(answer.f_frsize);
     // A file system without a size of its own says 0.
-    (refused == 0 && answer.f_blocks != 0)
-        .then(|| (bytes(answer.f_blocks), bytes(answer.f_bavail)))
+    (refused == 0 && answer.f_blocks != 0).then(|| (bytes(answer.f_blocks), bytes(answer.f_bavail)))
 }
 
 /// The largest file this process may make (`ulimit -f`), where there is a limit.

@@ -57,8 +57,6 @@ pub(crate) struct Engine {
     /// Checkpoints of the index that were taken, and the number of the segment with which the next is due.
     pub(super) index_checkpoints: AtomicU64,
     pub(super) next_checkpoint: AtomicU64,
-    /// And with which the last was taken.
-    pub(super) checkpointed_at: AtomicU64,
 }
 
 impl Engine {
@@ -168,7 +166,6 @@ impl Engine {
             index_was_checkpointed: AtomicBool::new(false),
             index_checkpoints: AtomicU64::new(0),
             next_checkpoint: AtomicU64::new(0),
-            checkpointed_at: AtomicU64::new(0),
         })
     }
 

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use hedgerow_device::{Clock, FastTier, SharedBytes, TierBytes};
 
 use super::format::{FLAG_RELOCATED, HEADER_BYTES, NotARecord, Record, RecordKind};
-use super::segment::{Decoded, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, SegmentKind, SegmentState};
 use super::open::check_length;
+use super::segment::{Decoded, SEGMENT_HEADER_BYTES, Segment, SegmentHeader, SegmentKind, SegmentState};
 use super::{Log, OpenState};
 use crate::manifest::root::Root;
 use crate::manifest::segment_list::SegmentEntry;

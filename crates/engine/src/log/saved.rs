@@ -8,7 +8,7 @@ use hedgerow_row::le_bytes::{u32_at, u64_at};
 
 use super::freed::{FreedJournal, JournalLacksRoom};
 use super::segment::{Deltas, Segment};
-use super::{LockedAppender, Log, SegmentEnd};
+use super::{APPENDERS_MAX, LockedAppender, Log, SegmentEnd};
 use crate::group::LeafPlace;
 use crate::manifest::saved_index::{SavedAs, SavedIndex, SavedPiece, payload_max, write_piece};
 use crate::space::Claim;
@@ -341,14 +341,18 @@ impl PieceWriter<'_> {
         begun: BegunCheckpoint<'_>,
     ) -> Result<WrittenCheckpoint> {
         self.write_before(payload, false)?;
-        let BegunCheckpoint { mut leaves, journal, uncounted } = begun;
+        let BegunCheckpoint { mut leaves, journal, uncounted, outlived_at } = begun;
         let mut own = std::mem::take(&mut self.taken);
         own.push(journal.extent());
         let mut extents = std::mem::take(&mut leaves.extents);
         extents.extend(own);
-        Ok(WrittenCheckpoint { reference: self.reference(0), extents, journal: journal.begun(), uncounted })
+        let (reference, journal) = (self.reference(0), journal.begun());
+        Ok(WrittenCheckpoint { reference, extents, journal, uncounted, outlived_at })
     }
 }
+
+/// No more segments are ever open at a time: one of each kind in each appender.
+pub(crate) const OPEN_SEGMENTS_MAX: u64 = 3 * (APPENDERS_MAX as u64 + 1);
 
 /// So many extents are left to others when a checkpoint is written.
 const CHECKPOINT_LEAVES: u32 = 8;
@@ -362,6 +366,7 @@ pub(crate) struct WrittenCheckpoint {
     journal: FreedJournal,
     /// By segment, where records lie that no key counted when it was taken, in order.
     uncounted: HashMap<u32, Vec<u64>>,
+    outlived_at: u64,
 }
 
 /// What a checkpoint has besides its pieces.
@@ -371,6 +376,8 @@ pub(crate) struct BegunCheckpoint<'l> {
     pub(crate) journal: BegunJournal<'l>,
     /// By segment, where records lie that no key counts, in order.
     pub(crate) uncounted: HashMap<u32, Vec<u64>>,
+    /// It is of no use any more once a segment of this number was begun.
+    pub(crate) outlived_at: u64,
 }
 
 /// The journal of what will be freed, whose extent is free again if it is dropped.
@@ -421,8 +428,14 @@ pub(super) struct CheckpointThatCounts {
 }
 
 impl CheckpointThatCounts {
+    /// Nor one that has been begun.
     fn forget(&mut self, log: &Log) {
         self.forgotten += 1;
+        self.let_go(log);
+    }
+
+    /// Another may count in its place.
+    fn let_go(&mut self, log: &Log) {
         if let Some(gone) = self.now.take() {
             SavedIndex::name_checkpoint(None, &log.tier);
             log.unname_extents(&gone.extents);
@@ -541,6 +554,15 @@ impl Log {
         self.checkpoint_that_counts.lock().forget(self);
     }
 
+    /// The checkpoint that counts does so no more if so much was written since that it is of no use.
+    pub(crate) fn forget_outlived_checkpoint(&self) {
+        let next = self.next_segment_number();
+        let mut counting = self.checkpoint_that_counts.lock();
+        if counting.now.as_ref().is_some_and(|now| next >= now.outlived_at) {
+            counting.let_go(self);
+        }
+    }
+
     /// Writes down what is about to be freed, if a checkpoint counts that knows of it.
     pub(super) fn write_down_freed(&self, extents: &[u32]) {
         for extent in extents {
@@ -557,6 +579,7 @@ impl Log {
     }
 
     /// Whether a checkpoint of the index counts.
+    #[cfg(all(test, not(shuttle)))]
     pub(crate) fn has_checkpoint(&self) -> bool {
         self.checkpoint_that_counts.lock().now.is_some()
     }

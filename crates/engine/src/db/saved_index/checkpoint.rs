@@ -27,7 +27,7 @@ use crate::db::engine::{Engine, TableShared};
 use crate::group::GroupLevels;
 use crate::index::{LogSlot, Slot};
 use crate::log::LogGuard;
-use crate::log::saved::{BegunCheckpoint, CheckpointedSegments, NamedLeaves};
+use crate::log::saved::{BegunCheckpoint, CheckpointedSegments, NamedLeaves, OPEN_SEGMENTS_MAX};
 use crate::sync::atomic::Ordering;
 
 /// With more keys in memory writers would wait for too long: 50 ms, about.
@@ -48,11 +48,16 @@ const AGAIN_SHARE: u64 = 4;
 /// So many segments are begun from one to the next for each that one ends, which are half empty: else the next would be
 /// due as soon as all writers go on.
 const BEGUN_PER_END: u64 = 8;
-/// One after which so many times as much was written is of no use any more: what is replayed stays in memory.
-pub(super) const SINCE_TIMES: u64 = 4;
+/// One after which so many times as much was written as from one to the next is of no use any more: what is replayed stays in memory.
+const SINCE_TIMES: u64 = 4;
 /// So often, and so far apart, is looked whether readers have let go of what was emptied.
 const READERS_LOOKS: u32 = 20;
 const READERS_PAUSE: Duration = Duration::from_millis(1);
+
+/// How many segments are begun from a checkpoint to the next, of which those that it ended count little.
+fn interval(extents: u64, ended: u64) -> u64 {
+    extents.max(ended * BEGUN_PER_END)
+}
 
 /// What is copied of a table.
 struct CheckpointedTable {
@@ -107,9 +112,15 @@ impl Engine {
         may.then(|| bytes.div_ceil(self.log.extent_bytes()).max(1))
     }
 
-    /// None is due before so many segments were begun, of which those that the last one ended count little.
+    /// As many segments as may have been begun since a checkpoint that counts, however many were open when it was taken.
+    pub(super) fn since_checkpoint_max(&self) -> u64 {
+        let extents = self.options.index_checkpoint_bytes.div_ceil(self.log.extent_bytes());
+        interval(extents, OPEN_SEGMENTS_MAX).saturating_mul(SINCE_TIMES)
+    }
+
+    /// None is due before so many segments were begun.
     fn put_checkpoint_off(&self, from: u64, extents: u64, ended: u64) {
-        self.next_checkpoint.store(from + extents.max(ended * BEGUN_PER_END), Ordering::Relaxed);
+        self.next_checkpoint.store(from + interval(extents, ended), Ordering::Relaxed);
     }
 
     /// Takes a checkpoint if one is due, unless a cycle of gc is under way; whether one was taken. Nobody holds a lock of gc who calls this.
@@ -118,19 +129,14 @@ impl Engine {
     /// What the tier refuses.
     pub(crate) fn checkpoint_index_if_due(&self) -> Result<bool> {
         let Some(extents) = self.checkpoint_extents() else { return Ok(false) };
-        let next = self.log.next_segment_number();
-        if self.log.has_checkpoint()
-            && next >= self.checkpointed_at.load(Ordering::Relaxed).saturating_add(extents * SINCE_TIMES)
-        {
-            self.log.forget_checkpoint();
-        }
+        self.log.forget_outlived_checkpoint();
         // What a killed process left is made durable first: by that the store counts as opened once more.
         if !self.is_index_checkpoint_due() || self.log.awaits_first_sync() {
             return Ok(false);
         }
         // What is freed is written down from the moment on that it counts: so nothing is before.
         let Some(_alone) = self.gc.lock.try_write() else { return Ok(false) };
-        self.put_checkpoint_off(next, extents / AGAIN_SHARE + 1, 0);
+        self.put_checkpoint_off(self.log.next_segment_number(), extents / AGAIN_SHARE + 1, 0);
         self.checkpoint_index(extents)
     }
 
@@ -176,12 +182,10 @@ impl Engine {
         let Some(store) = self.checkpointed_store()? else { return Ok(false) };
         let (below, ended) = (store.segments.below, store.segments.ended);
         self.put_checkpoint_off(below, extents / AGAIN_SHARE + 1, ended);
-        let counts = self.write_checkpoint(store)?;
+        let outlived_at = below + interval(extents, ended).saturating_mul(SINCE_TIMES);
+        let counts = self.write_checkpoint(store, outlived_at)?;
         if counts {
             self.put_checkpoint_off(below, extents, ended);
-        }
-        if counts {
-            self.checkpointed_at.store(below, Ordering::Relaxed);
         }
         self.index_checkpoints.fetch_add(u64::from(counts), Ordering::Relaxed);
         Ok(counts)
@@ -248,7 +252,7 @@ impl Engine {
     }
 
     /// Step 3; whether it counts.
-    fn write_checkpoint(&self, store: CheckpointedStore<'_>) -> Result<bool> {
+    fn write_checkpoint(&self, store: CheckpointedStore<'_>, outlived_at: u64) -> Result<bool> {
         let CheckpointedStore { segments, dropped, dropped_keys, tables, leaves, forgotten_before } = store;
         let Some(journal) = self.log.begin_freed_journal(segments.below)? else { return Ok(false) };
         let mut sections = SectionWriter::new(self.log.write_checkpoint());
@@ -281,7 +285,8 @@ impl Engine {
         }
         let mut uncounted: HashMap<u32, Vec<u64>> = dropped.into_iter().collect();
         uncounted.values_mut().for_each(|offsets| offsets.sort_unstable());
-        let written = sections.finish_checkpoint(BegunCheckpoint { leaves, journal, uncounted })?;
+        let begun = BegunCheckpoint { leaves, journal, uncounted, outlived_at };
+        let written = sections.finish_checkpoint(begun)?;
         let counts = self.log.count_checkpoint(written, forgotten_before);
         self.log.free_retired_leaves();
         Ok(counts)

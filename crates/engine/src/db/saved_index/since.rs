@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use hedgerow_device::share_work;
 
-use super::checkpoint::{SINCE_TIMES, SMALL_INDEX_BYTES};
+use super::checkpoint::SMALL_INDEX_BYTES;
 use super::{GoneKeys, SavedSegment, Sections, SegmentAt, groups};
 use crate::Result;
 use crate::db::engine::{Engine, TableShared};
@@ -290,8 +290,7 @@ impl Engine {
         let split = self.log.since_checkpoint(&sections.segments, below);
         let Some(SinceCheckpoint { there, since }) = split else { return Ok(false) };
         // What is replayed over it stays in memory, where a walk would seal it.
-        let bytes_max = self.options.index_checkpoint_bytes.saturating_mul(SINCE_TIMES);
-        if since.len() as u64 * self.log.extent_bytes() > bytes_max {
+        if since.len() as u64 > self.since_checkpoint_max() {
             return Ok(false);
         }
         let freed = FreedSegments::of(&sections.segments, &there);

@@ -108,3 +108,33 @@ fn a_record_in_the_place_of_one_of_its_key_stays() {
     }
     assert!(checkpointed > 60, "{checkpointed} opened by a checkpoint");
 }
+
+/// A checkpoint ends the segments of rows and of deltas that are open, two here: the next is due after eight times as many, and so is the one before of use until then.
+#[test]
+fn a_checkpoint_counts_until_the_next_is_due() {
+    const BYTES: u64 = 16 << 20;
+    let (sim, clock) = (CrashSim::new(CrashModel::Pages, BYTES), Clock::manual(1_000));
+    let options = || Options { fast_tier_bytes_max: BYTES, ..with_checkpoints(1 << 20, 1) };
+    let db = opened(&sim, &clock, options());
+    let table = db.create_table("t0", Schema::new().field("n", Type::I64).field("s", Type::String)).unwrap();
+    let (engine, text) = (table.engine(), "x".repeat(20_000));
+    (0..30u64).for_each(|key| table.put(&key, &row! { n: 1, s: text.as_str() }).unwrap());
+    table.update(&1u64, &row! { n: 2 }).unwrap();
+    assert_eq!(engine.log.open_segments(), 2);
+    db.collect().unwrap();
+    assert!(engine.log.has_checkpoint());
+    let (begun, next) = (engine.log.next_segment_number(), engine.next_checkpoint.load(Ordering::Relaxed));
+    assert!(next > begun + 8, "four times 512 KiB are 8 segments; {next} is due, and {begun} was");
+    let mut key = 30u64;
+    while engine.log.next_segment_number() < next {
+        assert!(!engine.checkpoint_index_if_due().unwrap());
+        assert!(engine.log.has_checkpoint(), "{} of {next}", engine.log.next_segment_number());
+        table.put(&key, &row! { n: 1, s: text.as_str() }).unwrap();
+        key += 1;
+    }
+    let killed = opened(&CrashSim::from_image(&sim.process_kill()), &clock, options());
+    assert!(killed.metrics().index_was_checkpointed);
+    assert_eq!(fields(&killed.table("t0").unwrap()), fields(&table));
+    killed.check_counts().unwrap();
+    assert!(engine.checkpoint_index_if_due().unwrap(), "it is due");
+}
