@@ -247,7 +247,8 @@ pub struct Options {
     /// were written to a log that is as long, so that after its process was killed no more than that, about, is read when
     /// it is opened. That takes about 20 bytes for each key in memory, of free space in the fast tier, and what is merged
     /// of the index on the fast tier stays until the next; where space is low it is given up. Writers wait for 50 ms at
-    /// most; where more than a million keys are in memory, or rows are merged in place (persistent memory), there is none.
+    /// most; where more than a million keys are in memory, or rows are merged in place (persistent memory), there is none; nor where
+    /// more than a thousand keys, and one in a thousand, have more than 254 older records in the log, or had since the store was opened.
     /// After a power cut the log is walked as ever, and so it is where what was written since would not fit into the index.
     ///
     /// Default `u64::MAX`: none is taken, and one that was is not used. 1 GiB is a good value for a log of many GiB whose

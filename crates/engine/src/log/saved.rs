@@ -460,10 +460,8 @@ impl Log {
         writers: &mut [LockedAppender<'_>],
         gc: &mut LockedAppender<'_>,
     ) -> Option<CheckpointedSegments> {
-        // Nothing of this changes before all appenders are let go: what is in vain is to end no segment.
-        let is_busy =
-            |(extent, segment): (&u32, &Segment)| segment.in_gc || self.is_emptied(*extent, segment);
-        if self.segments.lock().used.iter().any(is_busy) {
+        // What is in vain is to end no segment.
+        if self.are_segments_busy() {
             return None;
         }
         let ended = self.open_segments();
@@ -480,6 +478,13 @@ impl Log {
         };
         let of_all = segments.used.iter().map(of_segment).collect::<Option<_>>()?;
         Some(CheckpointedSegments { segments: of_all, below: self.next_segment_number(), ended })
+    }
+
+    /// Whether a segment is being collected, or was emptied and is there. Nothing of this changes as long as somebody has all appenders and keeps cycles of gc out.
+    pub(crate) fn are_segments_busy(&self) -> bool {
+        let is_busy =
+            |(extent, segment): (&u32, &Segment)| segment.in_gc || self.is_emptied(*extent, segment);
+        self.segments.lock().used.iter().any(is_busy)
     }
 
     /// How many segments appenders write to.

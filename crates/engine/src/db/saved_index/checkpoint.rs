@@ -179,7 +179,7 @@ impl Engine {
             return Ok(false);
         }
         self.catalog.checkpoint(&self.log)?;
-        let Some(store) = self.checkpointed_store()? else { return Ok(false) };
+        let Some(store) = self.checkpointed_store(extents)? else { return Ok(false) };
         let (below, ended) = (store.segments.below, store.segments.ended);
         self.put_checkpoint_off(below, extents / AGAIN_SHARE + 1, ended);
         let outlived_at = below + interval(extents, ended).saturating_mul(SINCE_TIMES);
@@ -204,7 +204,7 @@ impl Engine {
     }
 
     /// Steps 1 and 2.
-    fn checkpointed_store(&self) -> Result<Option<CheckpointedStore<'_>>> {
+    fn checkpointed_store(&self, extents: u64) -> Result<Option<CheckpointedStore<'_>>> {
         for _ in 0..READERS_LOOKS {
             self.free_what_waits_for_readers()?;
             if self.gc.knows_all() {
@@ -217,16 +217,22 @@ impl Engine {
             let (mut writers, mut gc) = self.log.every_appender();
             let forgotten_before = self.log.checkpoints_forgotten();
             let may = self.gc.knows_all() && self.log.check_writable().is_ok() && self.young_are_few();
-            if !may || self.log.has_damaged_leaf() {
+            if !may || self.log.has_damaged_leaf() || self.log.are_segments_busy() {
+                return Ok(None);
+            }
+            let guard = self.log.pin();
+            let tables = self.checkpointed_tables(&guard)?;
+            // As of a store that is closed: a walk counts them anew. Nothing changes that soon, so that it is not tried again before the next is due.
+            if have_many_uncounted(&tables) {
+                self.put_checkpoint_off(self.log.next_segment_number(), extents, self.log.open_segments());
                 return Ok(None);
             }
             let Some(segments) = self.log.segments_at_checkpoint(&mut writers, &mut gc) else {
                 return Ok(None);
             };
-            let (guard, mut dropped, mut dropped_keys) = (self.log.pin(), Vec::new(), Vec::new());
+            let (mut dropped, mut dropped_keys) = (Vec::new(), Vec::new());
             self.gc.each_dropped(|extent, offsets| add_list(&mut dropped, extent, offsets))?;
             self.gc.each_dropped_key(|extent, hashes| add_list(&mut dropped_keys, extent, hashes))?;
-            let tables = self.checkpointed_tables(&guard)?;
             let groups = tables.iter().flat_map(|table| table.groups.newest_first());
             let extents = groups.flat_map(|group| group.extents());
             let leaves = self.log.name_leaves(extents.map(|extent| extent.place()));
@@ -267,21 +273,14 @@ impl Engine {
             sections.entry((KEYS_KNOWN, 0), 0)?;
         }
         dropped_keys.iter().try_for_each(|(extent, hashes)| sections.list(DROPPED_KEYS, *extent, hashes))?;
-        let (mut keys, mut saturated) = (0, 0);
         for table in &tables {
             sections.groups(table.id, &table.groups, table.rows)?;
             let mut rest = table.keys.as_slice();
             for &(bytes, slot) in &table.entries {
                 let (key, behind) = rest.split_at(bytes as usize);
                 sections.version(table.id, key, *slot)?;
-                saturated += u64::from(slot.older_versions() == Slot::OLDER_VERSIONS_SATURATED);
                 rest = behind;
             }
-            keys += table.rows + table.entries.len() as u64;
-        }
-        // As of a store that is closed: a walk counts them anew.
-        if saturated > UNCOUNTED_MAX.max(keys / UNCOUNTED_ONE_IN) {
-            return Ok(false);
         }
         let mut uncounted: HashMap<u32, Vec<u64>> = dropped.into_iter().collect();
         uncounted.values_mut().for_each(|offsets| offsets.sort_unstable());
@@ -291,6 +290,15 @@ impl Engine {
         self.log.free_retired_leaves();
         Ok(counts)
     }
+}
+
+/// Whether the counts of so many keys have come to their end that a walk, which counts anew, is worth more. Keys in groups have counts that have not.
+fn have_many_uncounted(tables: &[CheckpointedTable]) -> bool {
+    let is_saturated = |(_, slot): &&(u32, LogSlot)| slot.older_versions() == Slot::OLDER_VERSIONS_SATURATED;
+    let of_table = |table: &CheckpointedTable| table.entries.iter().filter(is_saturated).count() as u64;
+    let saturated = tables.iter().map(of_table).sum::<u64>();
+    let keys = tables.iter().map(|table| table.rows + table.entries.len() as u64).sum::<u64>();
+    saturated > UNCOUNTED_MAX.max(keys / UNCOUNTED_ONE_IN)
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "what visits lists may fail")]

@@ -1,5 +1,6 @@
 use hedgerow_device::{Clock, CrashModel, CrashSim, Random};
 
+use super::super::UNCOUNTED_MAX;
 use super::super::tests::{Busy, FAST_BYTES, fields, opened, slots_of, small};
 use super::*;
 use crate::db::deleted::is_droppable_tombstone;
@@ -137,4 +138,24 @@ fn a_checkpoint_counts_until_the_next_is_due() {
     assert_eq!(fields(&killed.table("t0").unwrap()), fields(&table));
     killed.check_counts().unwrap();
     assert!(engine.checkpoint_index_if_due().unwrap(), "it is due");
+}
+
+/// Where more keys have lost count of their older records than may, a walk is to count them: nothing is ended for a checkpoint that would not count, and it is not tried soon again.
+#[test]
+fn no_segment_ends_for_a_checkpoint_in_vain() {
+    const BYTES: u64 = 64 << 20;
+    let (sim, clock) = (CrashSim::new(CrashModel::Pages, BYTES), Clock::manual(1_000));
+    let db = opened(&sim, &clock, Options { fast_tier_bytes_max: BYTES, ..with_checkpoints(4 << 20, 1) });
+    let table = db.create_table("t0", Schema::new().field("n", Type::I64)).unwrap();
+    let engine = table.engine();
+    let heat = |key: u64| (0..256i64).for_each(|n| table.put(&key, &row! { n: n }).unwrap());
+    (0..UNCOUNTED_MAX).for_each(heat);
+    assert!(engine.checkpoint_index_if_due().unwrap(), "so many may");
+    heat(UNCOUNTED_MAX);
+    engine.next_checkpoint.store(0, Ordering::Relaxed);
+    let (open, begun) = (engine.log.open_segments(), engine.log.next_segment_number());
+    assert!(open > 0 && engine.is_index_checkpoint_due());
+    assert!(!engine.checkpoint_index_if_due().unwrap());
+    assert_eq!((engine.log.open_segments(), engine.log.next_segment_number()), (open, begun));
+    assert_eq!(engine.next_checkpoint.load(Ordering::Relaxed), begun + 8 * open, "as after one that counts");
 }
