@@ -110,6 +110,9 @@ struct ReplayEntry {
     slot: LogSlot,
 }
 
+/// What a key of no more bytes than an entry holds takes in the index, about.
+const KEY_BYTES_IN_INDEX: u64 = 40;
+
 type KeyWords = [u64; ENTRY_KEY_WORDS];
 const ENTRY_KEY_WORDS: usize = 3;
 const ENTRY_KEY_BYTES: usize = 8 * ENTRY_KEY_WORDS;
@@ -173,6 +176,8 @@ struct Walked {
     /// By table; one run from each thread, sorted.
     runs: HashMap<u32, Vec<Vec<ReplayEntry>>>,
     ends: Vec<SegmentEnd>,
+    /// Of the keys of all entries, without the first so many of each as an entry holds.
+    long_key_bytes: u64,
     /// After a power cut, records above the watermark: sequence, extent, where the record (or its batch) starts in the segment, relocated.
     above: Vec<Above>,
     /// Changes of the catalog.
@@ -226,9 +231,11 @@ pub(super) struct WalkedLog {
 }
 
 impl WalkedLog {
-    /// Of rows and deltas: no more keys than these are brought back.
-    pub(super) fn records(&self) -> usize {
-        self.walked.runs.values().flatten().map(Vec::len).sum()
+    /// About as much as its keys take in the index at most: of all rows and deltas, for no more keys than these are brought back.
+    pub(super) fn index_bytes(&self) -> u64 {
+        let records = self.walked.runs.values().flatten().map(Vec::len).sum::<usize>();
+        // Leaves are not full, and all of a long key is in one.
+        records as u64 * KEY_BYTES_IN_INDEX + self.walked.long_key_bytes * 5 / 4
     }
 }
 
@@ -396,6 +403,7 @@ impl Recovery<'_> {
             }
             if let Some(of_table) = &mut current {
                 of_table.entries.push(ReplayEntry::new(&record, of_table.prefix));
+                walked.long_key_bytes += record.key().len().saturating_sub(ENTRY_KEY_BYTES) as u64;
                 let (table, version) = (record.table(), record.schema_version());
                 if record.flags() & FLAG_RELOCATED != 0 && version > of_table.version {
                     let (offset, sequence) = (record.offset(), record.sequence());
@@ -686,6 +694,7 @@ impl Walked {
             self.runs.entry(table).or_default().extend(runs);
         }
         self.ends.extend(other.ends);
+        self.long_key_bytes += other.long_key_bytes;
         self.torn.extend(other.torn);
         self.above.extend(other.above);
         self.changes.extend(other.changes);

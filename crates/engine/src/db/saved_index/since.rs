@@ -29,9 +29,6 @@ use crate::log::{FreedRecords, Log, LogView, OpenState, PlaceState};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// What a key takes in the index, about.
-const KEY_BYTES_IN_INDEX: u64 = 40;
-
 /// Segments that were freed since, by extent: the numbers that they had.
 #[derive(Debug)]
 struct FreedSegments(HashMap<u32, u64>);
@@ -302,8 +299,7 @@ impl Engine {
         }
         // Before anything is given to a table: one whose fields were changed since is another then.
         let walked = self.recovery().walk(&OpenState { segments: since, ..*found }, threads)?;
-        if walked.records() as u64 * KEY_BYTES_IN_INDEX > self.options.index_bytes_max.max(SMALL_INDEX_BYTES)
-        {
+        if walked.index_bytes() > self.options.index_bytes_max.max(SMALL_INDEX_BYTES) {
             return Ok(false);
         }
         let Some((groups, leaves)) = groups::take_over(&sections.groups, &self.log, threads) else {
