@@ -3,6 +3,8 @@
 //! Owns [`LeafBuilder`], which packs entries into leaves, and [`Leaf`], which looks into one. Promises that a leaf which [verifies](Leaf::parse) is what was written at that place of that extent. Must not know
 //! where extents are, nor what a slot leads to.
 //!
+//! Saved indexes lead to leaves, whose layout is a part of their version (`manifest/saved_index.rs`).
+//!
 //! A leaf is written once and never changed: 1 KiB, or as many of them as its only key needs.
 //!
 //! ```text

@@ -36,7 +36,8 @@ use hedgerow_row::le_bytes::{u32_at, u64_at, u128_at};
 use crate::Result;
 use crate::space::KEPT_BYTES;
 
-/// Of the reference, the pieces and what is in them: the layout of a slot's word (`index/slot.rs`) is part of it.
+/// Of the reference, the pieces, what is in them and what they lead to: the layout of a slot's word (`index/slot.rs`), that of a leaf of a group
+/// (`group/leaf.rs`) and the journal of what was freed (`log/freed.rs`) are part of it.
 const VERSION: u32 = 1;
 const REFERENCE_BYTES: usize = 64;
 const HEADER_BYTES: usize = 32;
