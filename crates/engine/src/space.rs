@@ -20,6 +20,8 @@ use crate::sync::{Condvar, Mutex, zeroed_words};
 
 /// What is kept of an extent that is given back: the page of its header.
 pub(crate) const KEPT_BYTES: u64 = 4096;
+/// So many free extents at a time are tried on a full disk, whether one has its blocks.
+const TRIES_MAX: usize = 64;
 
 /// Who asks for space. Each may use what the ones before may not, so that a full store can always be emptied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -151,7 +153,6 @@ impl Space {
     /// its process killed, is held back again.
     fn hold_back(&self, pool: &mut Pool) -> Result<()> {
         // The low ones stayed when extents were given back.
-        const TRIES_MAX: usize = 64;
         for extent in pool.all_bare().into_iter().take(TRIES_MAX) {
             if pool.is_held_back() {
                 return Ok(());
@@ -159,7 +160,7 @@ impl Space {
             match self.tier.allocate(self.extent_offset(extent), self.extent_bytes()) {
                 Ok(()) => pool.has_allocated(extent),
                 // The disk is full: but the next one may have its blocks still.
-                Err(DeviceError::Full { .. }) => {}
+                Err(DeviceError::Full { .. }) => drop(pool.lacks_blocks(extent)),
                 Err(error) => return Err(error.into()),
             }
         }
@@ -196,11 +197,10 @@ impl Space {
     /// Grows the tier by `extents`, by more while it is large, or by fewer where there is no room for so many. A disk that is
     /// full is recorded in the pool, and no error.
     fn grow(&self, pool: &mut Pool, extents: u32) -> Result<()> {
-        // A little at a time while the store is small, 64 MiB at a time later.
-        if let Some(extent) = pool.first_bare() {
-            let outcome = self.tier.allocate(self.extent_offset(extent), self.extent_bytes());
-            return self.record_growth(pool, outcome, |pool| pool.has_allocated(extent));
+        if let Some(allocated) = self.allocate_bare(pool) {
+            return allocated;
         }
+        // A little at a time while the store is small, 64 MiB at a time later.
         let step = extents.max((pool.segment_extents() / 2).min((64 << 20 >> self.extent_shift) as u32));
         let room = pool.extents_max.saturating_sub(pool.grown);
         let (mut outcome, mut wanted) = (Ok(()), 0);
@@ -212,6 +212,21 @@ impl Space {
             }
         }
         self.record_growth(pool, outcome, |pool| pool.has_grown(wanted))
+    }
+
+    /// Allocates a free extent again, in the place of growth; `None` if there is none to allocate. Whatever the disk has, those that were found
+    /// when the store was opened may have their blocks still: where one is refused the next is tried.
+    fn allocate_bare(&self, pool: &mut Pool) -> Option<Result<()>> {
+        let mut tries = 0;
+        loop {
+            let extent = pool.first_bare()?;
+            let outcome = self.tier.allocate(self.extent_offset(extent), self.extent_bytes());
+            tries += 1;
+            let is_full = matches!(outcome, Err(DeviceError::Full { .. }));
+            if !is_full || !pool.lacks_blocks(extent) || tries == TRIES_MAX {
+                return Some(self.record_growth(pool, outcome, |pool| pool.has_allocated(extent)));
+            }
+        }
     }
 
     /// What the medium answered to a growth goes into the pool, and is an error unless the disk is full.
@@ -230,10 +245,15 @@ impl Space {
         Ok(())
     }
 
-    /// Asks the disk how much room it has.
+    /// Asks the disk how much room it has. What blocks the file has in extents of which that is not known is room as well: they are had again
+    /// however full the disk is.
     fn look_at_disk(&self, pool: &mut Pool) {
         let extents = |bytes: u64| u32::try_from(bytes >> self.extent_shift).unwrap_or(u32::MAX);
-        pool.set_disk_extents(self.tier.free_bytes().map(extents));
+        let (allocated, bare) = pool.blocks_known();
+        let known = (u64::from(allocated) << self.extent_shift) + u64::from(bare) * KEPT_BYTES;
+        let in_file = if bare > 0 { self.tier.allocated_bytes() } else { None };
+        let unknown = in_file.map_or(0, |bytes| bytes.saturating_sub(known));
+        pool.set_disk_extents(self.tier.free_bytes().map(|free| extents(free.saturating_add(unknown))));
     }
 
     /// Gives free extents that nobody wants back to the disk, all but the page of their header, as long as `is_wanted` says so. Called by the
@@ -408,7 +428,7 @@ impl Space {
 mod tests {
     use std::sync::Arc;
 
-    use hedgerow_device::{FastTier, FastTierOptions};
+    use hedgerow_device::{CrashModel, CrashSim, FastTier, FastTierOptions};
 
     use super::*;
     use crate::tier::bytes_of;
@@ -424,5 +444,33 @@ mod tests {
         assert_eq!(space.try_bytes_used(), None);
         drop(pool);
         assert_eq!(space.try_bytes_used(), Some((1 << 20, 16 << 20)));
+    }
+    /// Of what is found free the first half was given back to the disk, which others have filled since; the second half has its blocks.
+    #[test]
+    fn blocks_that_the_file_has_are_room_on_a_full_disk() {
+        const EXTENTS: u32 = 200;
+        let sim = CrashSim::new(CrashModel::Pages, u64::from(2 * EXTENTS) << 16);
+        let tier = bytes_of(Arc::new(FastTier::simulated(&sim))).unwrap();
+        tier.grow(u64::from(EXTENTS) << 16).unwrap();
+        let (grown, extents_max) = (EXTENTS, 2 * EXTENTS);
+        let layout = SpaceLayout { extent_shift: 16, root_extents: 1, grown, extents_max, per_large: 1 };
+        let clock = Clock::manual(1_000);
+        let space = Space::new(tier.clone(), clock.clone(), layout, false);
+        (1..EXTENTS / 2).for_each(|extent| assert!(space.release(extent)));
+        sim.limit_disk(tier.allocated_bytes().unwrap());
+        space.add_found(1..EXTENTS);
+        space.open().unwrap();
+        let mut taken = 0;
+        // Some extents are tried in vain at a time, and after that there is a pause.
+        for _ in 0..4 {
+            while let Ok(Ok(extent)) = space.take(1, Claim::Write) {
+                assert!(extent >= EXTENTS / 2);
+                taken += 1;
+            }
+            clock.advance_ms(1_000);
+        }
+        // Four are held back, and a sixteenth is left to those that go over others.
+        assert!((EXTENTS / 2 - 12..EXTENTS / 2).contains(&taken), "{taken} of {}", EXTENTS / 2);
+        assert!(matches!(space.take(1, Claim::Overwrite), Ok(Ok(_))));
     }
 }

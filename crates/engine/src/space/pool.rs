@@ -15,6 +15,8 @@ pub(crate) struct Pool {
     free: BTreeSet<u32>,
     /// Free, but all of them except the page of the header was given back to the disk: to be allocated before they are used.
     bare: BTreeSet<u32>,
+    /// Those of `bare` that were found free when the store was opened, and that the disk has not refused since: they may have their blocks still.
+    found: BTreeSet<u32>,
     /// Extents that are being given back.
     releasing: u32,
     /// The fewest extents that were free since `watched_since`.
@@ -35,7 +37,7 @@ pub(crate) struct Pool {
     pub(crate) extents_max: u32,
     /// Set while the medium does not grow, though it might.
     refusal: Option<Refusal>,
-    /// Extents that the disk has room for, as it said last.
+    /// Extents that the disk has room for, as it said last, or blocks that belong to none that is known to have them.
     disk_extents: u32,
     /// How many extents to keep ready; rises when an appender finds none.
     ready_target: usize,
@@ -75,6 +77,7 @@ impl Pool {
         Pool {
             free: BTreeSet::new(),
             bare: BTreeSet::new(),
+            found: BTreeSet::new(),
             releasing: 0,
             fewest_free: 0,
             watched_since: now,
@@ -96,9 +99,15 @@ impl Pool {
         (self.free.len() + self.ready.len()) as u32
     }
 
+    /// Extents that are known to have blocks, and those that are not.
+    pub(crate) fn blocks_known(&self) -> (u32, u32) {
+        let bare = self.bare.len() as u32;
+        (self.grown - bare, bare)
+    }
+
     /// Extents that would be had if the disk gave its blocks.
     fn without_blocks(&self) -> u32 {
-        self.extents_max.saturating_sub(self.grown - self.bare.len() as u32)
+        self.extents_max.saturating_sub(self.blocks_known().0)
     }
 
     /// Extents that may still be allocated, as far as is known.
@@ -148,13 +157,15 @@ impl Pool {
         self.returns
     }
 
-    /// A free extent whose blocks may have been given back.
+    /// A free extent whose blocks may have been given back, or not.
     pub(crate) fn add_bare(&mut self, extent: u32) {
         self.bare.insert(extent);
+        self.found.insert(extent);
     }
 
     /// Takes this extent, if it is free; whether it is known to have blocks.
     pub(crate) fn hold(&mut self, extent: u32) -> Option<bool> {
+        self.found.remove(&extent);
         self.bare.remove(&extent).then_some(false).or_else(|| self.free.remove(&extent).then_some(true))
     }
 
@@ -163,9 +174,14 @@ impl Pool {
         self.refusal = None;
     }
 
-    /// The next free extent to allocate that was given back.
+    /// The next free extent to allocate that was given back, or may have been: first one that may have its blocks.
     pub(crate) fn first_bare(&self) -> Option<u32> {
-        self.bare.first().copied()
+        self.found.first().or_else(|| self.bare.first()).copied()
+    }
+
+    /// The disk has no blocks for this one; whether it might have had them all.
+    pub(crate) fn lacks_blocks(&mut self, extent: u32) -> bool {
+        self.found.remove(&extent)
     }
 
     /// Those that are to be allocated, the lowest first.
@@ -176,6 +192,7 @@ impl Pool {
     /// An extent that was given back is allocated again.
     pub(crate) fn has_allocated(&mut self, extent: u32) {
         self.bare.remove(&extent);
+        self.found.remove(&extent);
         self.free.insert(extent);
         self.disk_extents = self.disk_extents.saturating_sub(1);
         self.refusal = None;
@@ -188,7 +205,7 @@ impl Pool {
 
     /// Extents with blocks beyond the limit.
     fn excess(&self) -> u32 {
-        (self.grown - self.bare.len() as u32).saturating_sub(self.extents_max)
+        self.blocks_known().0.saturating_sub(self.extents_max)
     }
 
     /// How many extents to give back: those that were free for all of the time that is watched, but for some that are kept,
@@ -228,7 +245,7 @@ impl Pool {
         into.insert(extent);
     }
 
-    /// The disk has room for `extents` more, as it says; `None`: nobody knows.
+    /// The disk has room for `extents` more, as it says, with what blocks bare ones have; `None`: nobody knows.
     pub(crate) fn set_disk_extents(&mut self, extents: Option<u32>) {
         self.disk_extents = extents.unwrap_or(u32::MAX);
     }

@@ -106,6 +106,29 @@ fn a_store_killed_while_the_disk_is_full_goes_on() {
     }
 }
 
+/// Others have filled the disk, and the file has blocks for twice its rows: these are room, for whoever opens the store as for who had it open.
+#[test]
+fn blocks_of_free_segments_are_room_after_an_opening() {
+    let sim = CrashSim::new(CrashModel::Pages, 1 << 40);
+    sim.limit_disk(DISK);
+    let options = || Options { background: false, ..options(Durability::Process) };
+    let db = Db::open_on(FastTier::simulated(&sim), options()).unwrap();
+    let flat = db.create_table("flat", Schema::flat()).unwrap();
+    let (rows, _) = fill(&flat, 4_000);
+    flat.clear().unwrap();
+    for _ in 0..100 {
+        db.collect().unwrap();
+    }
+    db.persist().unwrap();
+    let (image, taken) = (sim.process_kill(), db.metrics().fast_tier_bytes);
+    let killed = CrashSim::from_image(&image);
+    killed.limit_disk(taken);
+    let db = Db::open_on(FastTier::simulated(&killed), options()).unwrap();
+    let (again, full) = fill(&db.table("flat").unwrap(), 4_000);
+    assert_eq!(full.kind(), ErrorKind::Full);
+    assert!(again * 10 > rows * 9, "{rows} rows fitted, and after a kill {again}");
+}
+
 /// A quota, say: nobody knows how much room there is before it is refused.
 #[test]
 fn a_growth_refused_out_of_the_blue_is_a_full_disk() {
