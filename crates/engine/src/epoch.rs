@@ -1,8 +1,8 @@
 //! Epoch reclamation: memory that readers may still see is freed only after every one of them has let go.
 //!
 //! Owns: the global epoch, who is pinned at which epoch, and the garbage that waits. Promises: what is deferred after
-//! it was unlinked runs or drops only when no guard that was alive at that moment is alive any more. Must not know:
-//! what the garbage is, beyond that it is dropped or called.
+//! it was unlinked runs or drops only when no guard that was alive at that moment is alive any more, and that nobody
+//! who hands garbage over frees more than a little. Must not know: what the garbage is, beyond that it is freed, or a part of it.
 //!
 //! The scheme is that of Fraser, "Practical lock-freedom" (2004), section 5.2.3, as in `crossbeam-epoch`: a guard pins
 //! its thread at the epoch E it read; the epoch moves from E to E + 1 only when nobody is pinned before E; garbage
@@ -33,6 +33,10 @@ const SHARED: usize = usize::MAX;
 const COLLECT_EVERY: usize = if cfg!(shuttle) { 1 } else { 64 };
 /// Pieces freed at one go, so that no caller pays for a long backlog alone.
 const COLLECT_MOST: usize = 256;
+/// Parts of large pieces freed at one go, in about as long a time: who defers may hold what others wait for.
+const PARTS_OF_DEFER: usize = if cfg!(shuttle) { 2 } else { 256 };
+/// And in about a millisecond, by who came to free.
+const PARTS_OF_COLLECT: usize = if cfg!(shuttle) { 4 } else { 8192 };
 /// A place holds `epoch << DEPTH_BITS | guards alive`, or 0 when its thread holds no guard.
 const DEPTH_BITS: u32 = 16;
 /// The most guards that a place counts.
@@ -40,14 +44,16 @@ const DEPTH_MAX: u64 = (1 << DEPTH_BITS) - 1;
 
 /// What waits for its readers to leave.
 pub(crate) trait Garbage: Send {
-    /// Frees it.
-    fn free(self: Box<Self>);
+    /// Frees it. What is large is freed in parts, each about as much as a piece that is not: no more of them than `parts` (what cannot be told apart may come on
+    /// top), which are taken off that. What is left is given back, to be freed by another call.
+    fn free(self: Box<Self>, parts: &mut usize) -> Option<Box<dyn Garbage>>;
 }
 
 #[cfg(test)]
 impl<F: FnOnce() + Send> Garbage for F {
-    fn free(self: Box<Self>) {
+    fn free(self: Box<Self>, _: &mut usize) -> Option<Box<dyn Garbage>> {
         self();
+        None
     }
 }
 
@@ -63,6 +69,8 @@ pub(crate) struct Epoch {
     /// Guards of threads without a place, by the low bits of the epoch they are pinned at.
     shared: [AtomicU64; 4],
     garbage: Mutex<VecDeque<(u64, Box<dyn Garbage>)>>,
+    /// What is left of large pieces that nobody can see any more. Apart, so that what came after them does not wait for all of it.
+    large: Mutex<VecDeque<Box<dyn Garbage>>>,
 }
 
 impl Epoch {
@@ -76,6 +84,7 @@ impl Epoch {
             announcements,
             shared: [const { AtomicU64::new(0) }; 4],
             garbage: Mutex::new(VecDeque::new()),
+            large: Mutex::new(VecDeque::new()),
         }
     }
 
@@ -112,7 +121,8 @@ impl Epoch {
         }
     }
 
-    /// Frees `garbage`, already unreachable for new guards, when every guard alive now is gone.
+    /// Frees `garbage`, already unreachable for new guards, when every guard alive now is gone. Now and then it frees a little of what others handed
+    /// over: how much is bounded, whatever that is.
     pub(crate) fn defer(&self, garbage: Box<dyn Garbage>) {
         let tag = self.current();
         let waiting = {
@@ -121,7 +131,7 @@ impl Epoch {
             queue.len()
         };
         if waiting.is_multiple_of(COLLECT_EVERY) {
-            self.collect();
+            self.collect_some(PARTS_OF_DEFER);
         }
     }
 
@@ -147,8 +157,13 @@ impl Epoch {
     }
 
     /// Moves the epoch on if it can be and frees some of what has waited long enough; returns how many pieces still
-    /// wait. For background threads; [`Epoch::defer`] calls it now and then by itself.
+    /// wait, or are freed in part. For background threads, and who wants the memory; [`Epoch::defer`] frees less by itself.
     pub(crate) fn collect(&self) -> usize {
+        self.collect_some(PARTS_OF_COLLECT)
+    }
+
+    /// [`Epoch::collect`], with so many parts of large pieces.
+    fn collect_some(&self, mut parts: usize) -> usize {
         self.advance();
         let ripe = {
             let mut queue = self.garbage.lock();
@@ -158,9 +173,25 @@ impl Epoch {
             queue.drain(..count).collect::<Vec<_>>()
         };
         for (_, garbage) in ripe {
-            garbage.free();
+            // Behind those that came before, of which nothing is freed here.
+            if let Some(large) = garbage.free(&mut 0) {
+                self.large.lock().push_back(large);
+            }
         }
-        self.garbage.lock().len()
+        while parts > 0
+            && let Some(large) = self.take_large()
+        {
+            if let Some(rest) = large.free(&mut parts) {
+                self.large.lock().push_front(rest);
+            }
+        }
+        let waiting = self.garbage.lock().len();
+        waiting + self.large.lock().len()
+    }
+
+    /// Nobody else frees it meanwhile.
+    fn take_large(&self) -> Option<Box<dyn Garbage>> {
+        self.large.lock().pop_front()
     }
 
     /// Moves the epoch on by one if nobody is pinned before it.
@@ -199,8 +230,14 @@ impl fmt::Debug for Epoch {
 impl Drop for Epoch {
     fn drop(&mut self) {
         // Guards borrow the domain, so none is left. Freeing may not defer anew: nobody else holds the domain either.
-        for (_, garbage) in self.garbage.lock().drain(..) {
-            garbage.free();
+        let large = std::mem::take(&mut *self.large.lock());
+        let waiting = std::mem::take(&mut *self.garbage.lock());
+        for garbage in large.into_iter().chain(waiting.into_iter().map(|(_, garbage)| garbage)) {
+            let mut left = Some(garbage);
+            while let Some(garbage) = left {
+                let mut all = usize::MAX;
+                left = garbage.free(&mut all);
+            }
         }
     }
 }
@@ -457,13 +494,52 @@ mod tests {
         assert_eq!(freed.load(Ordering::SeqCst), 1);
     }
 
+    /// What has so many parts.
+    struct Large(usize, Arc<AtomicUsize>);
+
+    impl Garbage for Large {
+        fn free(self: Box<Self>, parts: &mut usize) -> Option<Box<dyn Garbage>> {
+            let Large(left, freed) = *self;
+            let now = left.min(*parts);
+            *parts -= now;
+            freed.fetch_add(now, Ordering::SeqCst);
+            if now == left { None } else { Some(Box::new(Large(left - now, freed))) }
+        }
+    }
+
+    /// Who hands garbage over frees a little of what is large, whatever there is of that; and what came behind it does not wait for it.
+    #[test]
+    fn what_is_large_is_freed_in_parts() {
+        let (epoch, large, small) = (Epoch::new(), Arc::default(), Arc::default());
+        let freed = |of: &Arc<AtomicUsize>| of.load(Ordering::SeqCst);
+        for _ in 0..3 {
+            epoch.defer(Box::new(Large(100_000, Arc::clone(&large))));
+        }
+        for n in 0..1_000 {
+            let before = freed(&large);
+            epoch.defer(Box::new(counting(&small)));
+            assert!(freed(&large) - before <= PARTS_OF_DEFER, "{} parts at once", freed(&large) - before);
+            assert!(n - freed(&small) <= 3 * COLLECT_EVERY, "{n}, and {} were freed", freed(&small));
+        }
+        assert!(freed(&large) >= 10 * PARTS_OF_DEFER, "who defers frees some: {}", freed(&large));
+        let before = freed(&large);
+        assert!(epoch.collect() >= 3);
+        assert_eq!(freed(&large) - before, PARTS_OF_COLLECT);
+        while epoch.collect() > 0 {}
+        assert_eq!((freed(&large), freed(&small)), (300_000, 1_000));
+    }
+
     #[test]
     fn dropping_the_domain_frees_what_waits() {
         let (epoch, freed) = (Epoch::new(), Arc::new(AtomicUsize::new(0)));
         for _ in 0..10 {
             epoch.defer(Box::new(counting(&freed)));
         }
+        epoch.defer(Box::new(Large(20_000, Arc::clone(&freed))));
+        (0..2).for_each(|_| _ = epoch.collect());
+        assert_eq!(freed.load(Ordering::SeqCst), 10 + PARTS_OF_COLLECT, "a part of what is large");
+        epoch.defer(Box::new(Large(1_000, Arc::clone(&freed))));
         drop(epoch);
-        assert_eq!(freed.load(Ordering::SeqCst), 10);
+        assert_eq!(freed.load(Ordering::SeqCst), 21_010);
     }
 }

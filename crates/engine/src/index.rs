@@ -56,7 +56,7 @@ use edit::{Entry, Room};
 use longest::LongestKeys;
 use node::{Meta, Node, Retry, SlotLock};
 use remove::LockedLeaf;
-use tree::{Tree, TreeView};
+use tree::{Tree, TreeParts, TreeView};
 
 /// Cache lines of a node loaded ahead on the way down.
 const PREFETCH_LINES: usize = 16;
@@ -324,14 +324,27 @@ struct RetiredTree {
 unsafe impl Send for RetiredTree {}
 
 impl Garbage for RetiredTree {
-    fn free(self: Box<Self>) {
+    fn free(self: Box<Self>, parts: &mut usize) -> Option<Box<dyn Garbage>> {
+        let RetiredTree { tree, arena } = *self;
         // SAFETY: made by `Box::into_raw`, and the swap took it from the only place that had it; the epoch calls this when every guard
         // that could see the tree is gone.
-        unsafe {
-            let tree = Box::from_raw(self.tree);
-            invariants::check("a tree that was replaced", || tree.check(&self.arena));
-            tree.free(&self.arena);
-        }
+        let tree = unsafe { Box::from_raw(tree) };
+        invariants::check("a tree that was replaced", || tree.check(&arena));
+        Box::new(UnseenTree { parts: tree.parts(), arena }).free(parts)
+    }
+}
+
+/// What is left of a tree that was replaced, and that nobody is in any more.
+struct UnseenTree {
+    parts: TreeParts,
+    arena: Arc<NodeArena>,
+}
+
+impl Garbage for UnseenTree {
+    fn free(mut self: Box<Self>, parts: &mut usize) -> Option<Box<dyn Garbage>> {
+        // SAFETY: the nodes are those of a `RetiredTree`, which was the only way to them; this is now.
+        let is_more = unsafe { self.parts.free(&self.arena, parts) };
+        if is_more { Some(self) } else { None }
     }
 }
 

@@ -310,7 +310,7 @@ impl Engine {
         while self.scheduler.back_off(&mut backoff, || worked) {
             // Without it the first touch of a page costs its toucher a fault; nothing worse.
             let populated = self.arena.populate_ahead(INDEX_LEAD_BYTES);
-            // Who unlinks frees only now and then; a tree that was cleared is a single piece, and may be large.
+            // Who unlinks frees only now and then, and little of a tree that was cleared, which may be large.
             let garbage = self.epoch.collect() > 0;
             // A move waits until all is durable: the less there is to write then, the better.
             let moves_soon = self.is_short_of_landing();

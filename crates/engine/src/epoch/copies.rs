@@ -53,8 +53,9 @@ struct TakenOut {
 }
 
 impl Garbage for TakenOut {
-    fn free(self: Box<Self>) {
+    fn free(self: Box<Self>, _: &mut usize) -> Option<Box<dyn Garbage>> {
         self.waiting.fetch_sub(bytes_of(&self.copy), Ordering::Relaxed);
+        None
     }
 }
 

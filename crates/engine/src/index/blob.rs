@@ -67,9 +67,10 @@ struct Retired {
 }
 
 impl Garbage for Retired {
-    fn free(self: Box<Self>) {
+    fn free(self: Box<Self>, _: &mut usize) -> Option<Box<dyn Garbage>> {
         // SAFETY: by the contract of `retire`, and the epoch calls this when nobody can reach the blob any more.
         unsafe { free(&self.arena, self.raw) };
+        None
     }
 }
 

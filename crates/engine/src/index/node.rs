@@ -367,6 +367,12 @@ impl Node {
         }
     }
 
+    /// Whether readers would have to wait.
+    #[cfg(all(test, not(shuttle)))]
+    pub(super) fn is_locked(&self) -> bool {
+        self.0[0].load(Ordering::Relaxed) & STRUCT != 0
+    }
+
     /// Makes a node that nobody can reach fit for use again.
     pub(super) fn revive(&self) {
         let version = self.0[0].load(Ordering::Relaxed);

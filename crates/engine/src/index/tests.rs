@@ -9,6 +9,7 @@ use proptest::prelude::*;
 use super::*;
 
 mod not_stored;
+mod retired;
 
 type Model = BTreeMap<Vec<u8>, Slot>;
 

@@ -122,36 +122,67 @@ impl Tree {
     /// # Safety
     /// Nobody uses the tree now or later.
     pub(super) unsafe fn free(&self, arena: &NodeArena) {
+        let mut all = usize::MAX;
+        // SAFETY: by the contract above.
+        unsafe { self.parts().free(arena, &mut all) };
+    }
+
+    /// All of its nodes and blobs, to be freed.
+    pub(super) fn parts(&self) -> TreeParts {
         // If nothing can be in a blob, leaves need not be looked into.
         let separator_max = self.separator_max.load(Ordering::Acquire) as usize;
         let spilled = spills(self.longest().longest().max(separator_max));
-        let mut rest = vec![self.root.load(Ordering::Acquire)];
-        while let Some(id) = rest.pop() {
-            if id == NULL {
-                continue;
-            }
+        let root = self.root.load(Ordering::Acquire);
+        TreeParts { nodes: if root == NULL { Vec::new() } else { vec![root] }, spilled }
+    }
+}
+
+/// What is not freed yet of a tree that nobody uses any more.
+pub(super) struct TreeParts {
+    /// With all that is below them.
+    nodes: Vec<u32>,
+    /// Keys may be in blobs.
+    spilled: bool,
+}
+
+impl TreeParts {
+    /// Frees so many nodes and blobs, and what else the last node has of either (above leaves without blobs: those leaves), and takes them off `parts`. Whether any
+    /// are left.
+    ///
+    /// # Safety
+    /// Nobody uses the tree now or later; its nodes are in `arena`, and are freed by this alone.
+    pub(super) unsafe fn free(&mut self, arena: &NodeArena, parts: &mut usize) -> bool {
+        while *parts > 0
+            && let Some(id) = self.nodes.pop()
+        {
             let node = arena.node(id);
             let meta = node.meta();
-            if spilled {
+            let mut freed = 1;
+            if self.spilled {
                 for i in 0..meta.count() {
                     let ext = node.ext(meta, i);
                     if ext.spilled() {
                         // SAFETY: linked blobs are allocated and linked once; nobody else is left to use it.
                         unsafe { blob::free(arena, node.blob(ext)) };
+                        freed += 1;
                     }
                 }
             }
+            let children = (0..=meta.count()).map(|i| node.child(meta, i)).filter(|id| *id != NULL);
             match meta.level() {
                 0 => {}
-                1 if !spilled => {
-                    for id in (0..=meta.count()).map(|i| node.child(meta, i)).filter(|id| *id != NULL) {
+                1 if !self.spilled => {
+                    for id in children {
                         arena.release(id);
+                        freed += 1;
                     }
                 }
-                _ => rest.extend((0..=meta.count()).map(|i| node.child(meta, i))),
+                _ => self.nodes.extend(children),
             }
             arena.release(id);
+            *parts = parts.saturating_sub(freed);
         }
+        !self.nodes.is_empty()
     }
 }
 
@@ -161,8 +192,9 @@ struct RetiredNode {
 }
 
 impl Garbage for RetiredNode {
-    fn free(self: Box<Self>) {
+    fn free(self: Box<Self>, _: &mut usize) -> Option<Box<dyn Garbage>> {
         self.arena.release(self.id);
+        None
     }
 }
 
@@ -375,10 +407,9 @@ impl<'g> TreeView<'g> {
         self.arena.release(id);
     }
 
-    /// Gives an unlinked node back once its readers are gone.
-    fn retire(&self, id: u32, lock: NodeLock<'_>) {
-        // Stepping the version is enough to turn those away who come late: they find it, or the parent, changed.
-        drop(lock);
+    /// Gives an unlinked node back once its readers are gone. Its lock has been let go of, which has stepped its version: enough to turn those away who come late, for
+    /// they find it, or the parent, changed. Nor is the parent locked: whoever hands garbage over may free some of others first.
+    fn retire(&self, id: u32) {
         self.tree.nodes.fetch_sub(1, Ordering::Relaxed);
         self.epoch.defer(Box::new(RetiredNode { arena: self.arena.clone(), id }));
     }
@@ -647,8 +678,8 @@ impl<'g> TreeView<'g> {
             blobs[1] = edit::remove_separator(parent, at - 1);
         }
         let parent_empty = is_empty(parent);
-        self.retire(place.id, lock);
-        drop(parent_lock);
+        drop((lock, parent_lock));
+        self.retire(place.id);
         for raw in blobs {
             // SAFETY: the parent led to it until it was removed, under its lock.
             unsafe { self.retire_blob(raw) };

@@ -131,10 +131,9 @@ impl<'g> TreeView<'g> {
         let node = parent.node;
         node.write_half(Node::child_at(node.meta(), two.at - 1), joined);
         let blob = edit::remove_separator(node, two.at - 1);
-        let [left, right] = leaves;
-        self.retire(two.left_id, left);
-        self.retire(two.right_id, right);
-        drop(parent);
+        drop((leaves, parent));
+        self.retire(two.left_id);
+        self.retire(two.right_id);
         // SAFETY: the parent led to it until it was removed, under its lock.
         unsafe { self.retire_blob(blob) };
     }
