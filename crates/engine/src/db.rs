@@ -315,7 +315,7 @@ impl Db {
     }
 
     /// Makes everything written so far durable against a power cut, as each write in [`Durability::Immediate`] is: callers
-    /// at the same time share one sync. What a [`Db::persist`] does besides follows in the background within a second.
+    /// at the same time share one sync. What a [`Db::persist`] does besides follows in the background within about a second.
     ///
     /// # Errors
     /// As those of [`Db::persist`].

@@ -129,7 +129,9 @@ pub(crate) struct Log {
 
 #[derive(Debug)]
 struct Commit {
-    /// By the log's clock.
+    /// When segment headers were last brought up to date, by the log's clock.
+    headers_at: Duration,
+    /// And the root with them. Apart, or whoever has headers written often would put it off for good.
     checkpointed_at: Duration,
     /// Where recovery found the segments to end, until a sync has made that durable.
     recovered: Option<Vec<SegmentEnd>>,
@@ -189,11 +191,9 @@ pub(crate) struct SegmentEnd {
     pub(crate) deltas: Deltas,
 }
 
-impl Commit {
-    /// Whether headers are to be brought up to date. A clock that was set back makes it due rather than putting it off for as long.
-    fn is_checkpoint_due(&self, now: Duration) -> bool {
-        now.abs_diff(self.checkpointed_at) >= CHECKPOINT_INTERVAL
-    }
+/// Whether what was brought up to date `at` that time is to be so again. A clock that was set back makes it due rather than putting it off for as long.
+fn is_due(now: Duration, at: Duration) -> bool {
+    now.abs_diff(at) >= CHECKPOINT_INTERVAL
 }
 
 /// The leader of a group commit, until it is dropped: however its sync ends, the others wake.
@@ -473,7 +473,7 @@ impl Log {
             let mut commit = self.commit.lock();
             if self.durable_sequence() < sequence {
                 self.check_writable()?;
-                let due = commit.is_checkpoint_due(self.now());
+                let due = is_due(self.now(), commit.headers_at);
                 self.sync(&mut commit, if due { Checkpoint::Headers } else { Checkpoint::Nothing })?;
             }
         }
@@ -490,10 +490,14 @@ impl Log {
         self.checkpoint_alone(&checkpointing).map(|_| ())
     }
 
-    /// [`Log::persist_to`], or from time to time [`Log::persist_checkpointed`]: for whoever syncs at intervals.
+    /// [`Log::persist_to`], or from time to time, however often others sync meanwhile, [`Log::persist_checkpointed`]: for whoever syncs at intervals.
     pub(crate) fn persist_at_interval(&self, sequence: u64) -> Result<()> {
-        let is_due = self.commit.lock().is_checkpoint_due(self.now());
-        if is_due { self.persist_checkpointed(sequence) } else { self.persist_to(sequence) }
+        let checkpointed_at = self.commit.lock().checkpointed_at;
+        if is_due(self.now(), checkpointed_at) {
+            self.persist_checkpointed(sequence)
+        } else {
+            self.persist_to(sequence)
+        }
     }
 
     /// Everything up to this sequence is durable, and the root says so.
@@ -554,6 +558,9 @@ impl Log {
         self.durable_sequence.fetch_max(last, Ordering::AcqRel);
         if headers {
             self.checkpoint_headers(&ends);
+            commit.headers_at = self.now();
+        }
+        if checkpoint == Checkpoint::Root {
             commit.checkpointed_at = self.now();
         }
         Ok(Synced { last, list })

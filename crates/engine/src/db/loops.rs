@@ -80,6 +80,40 @@ impl TableMerges {
     }
 }
 
+/// When a store syncs by itself, and when it looks whether what others have synced is to be written down in the root.
+#[derive(Debug)]
+struct SyncPace {
+    /// `None`: it does not sync.
+    interval: Option<Duration>,
+    /// Until the next sync.
+    left: Duration,
+}
+
+impl SyncPace {
+    fn of(durability: Durability) -> SyncPace {
+        let interval = match durability {
+            Durability::Interval(interval) => Some(interval.max(SYNC_INTERVAL_MIN)),
+            Durability::Immediate | Durability::Process => None,
+        };
+        SyncPace { interval, left: interval.unwrap_or(CHECKPOINT_DELAY_MAX) }
+    }
+
+    /// How long to sleep.
+    fn pause(&self) -> Duration {
+        self.left.min(CHECKPOINT_DELAY_MAX)
+    }
+
+    /// So long was slept. Whether a sync is due.
+    fn has_paused(&mut self) -> bool {
+        self.left -= self.pause();
+        if !self.left.is_zero() {
+            return false;
+        }
+        self.left = self.interval.unwrap_or(CHECKPOINT_DELAY_MAX);
+        self.interval.is_some()
+    }
+}
+
 impl Engine {
     /// Starts the threads of an open store.
     pub(super) fn start_background(self: &Arc<Engine>) -> Result<()> {
@@ -325,18 +359,16 @@ impl Engine {
         }
     }
 
-    /// Syncs at the interval asked for, or else only writes down in the root what writers have made durable.
+    /// Syncs at the interval asked for, if one was, and writes down in the root what others have made durable.
     fn sync_loop(&self) {
-        let interval = match self.options.durability {
-            Durability::Interval(interval) => Some(interval.max(SYNC_INTERVAL_MIN)),
-            Durability::Immediate | Durability::Process => None,
-        };
-        while self.scheduler.sleep(interval.unwrap_or(CHECKPOINT_DELAY_MAX)) {
+        let mut pace = SyncPace::of(self.options.durability);
+        while self.scheduler.sleep(pace.pause()) {
+            let is_sync_due = pace.has_paused();
             let durable = self.log.durable_sequence();
-            let synced = match interval {
-                Some(_) => self.log.persist_at_interval(self.log.last_sequence()),
-                None if durable > self.log.checkpointed_sequence() => self.log.persist_checkpointed(durable),
-                None => Ok(()),
+            let synced = match is_sync_due {
+                true => self.log.persist_at_interval(self.log.last_sequence()),
+                false if durable > self.log.checkpointed_sequence() => self.log.persist_checkpointed(durable),
+                false => Ok(()),
             };
             // A failure closes the log for writing; writers are told by the next write. There is nothing to sync after it.
             if synced.is_err() {
@@ -564,6 +596,41 @@ mod tests {
         read(0..700);
         assert_eq!(path(), WritePath::ThroughPageCache);
         assert!(!engine.runs.bring_what_is_read(|| true, || true), "it is there");
+    }
+
+    #[test]
+    fn a_store_looks_every_second_at_least_and_syncs_at_its_interval() {
+        let [ms, seconds] = [Duration::from_millis, Duration::from_secs];
+        let pauses = |durability| {
+            let mut pace = SyncPace::of(durability);
+            [(); 5].map(|()| (pace.pause(), pace.has_paused()))
+        };
+        for durability in [Durability::Immediate, Durability::Process] {
+            assert_eq!(pauses(durability), [(seconds(1), false); 5]);
+        }
+        for interval in [ms(1), ms(200), seconds(1)] {
+            assert_eq!(pauses(Durability::Interval(interval)), [(interval, true); 5]);
+        }
+        assert_eq!(pauses(Durability::Interval(Duration::ZERO)), [(ms(1), true); 5], "no less");
+        let second = |is_due| (seconds(1), is_due);
+        let long = [second(false), second(false), (ms(500), true), second(false), second(false)];
+        assert_eq!(pauses(Durability::Interval(ms(2_500))), long);
+    }
+
+    /// However seldom the store syncs by itself.
+    #[test]
+    fn what_others_have_synced_is_written_down_in_the_root() {
+        for durability in [Durability::Interval(Duration::from_secs(3_600)), Durability::Process] {
+            let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
+            let options = Options { durability, background: true, ..options() };
+            let db = Db::open_at(FastTier::simulated(&sim), options, Clock::manual(1_000)).unwrap();
+            let table = db.create_table("t", Schema::open()).unwrap();
+            table.put(b"key", &[("f", [7; 500].as_slice().into())]).unwrap();
+            db.sync().unwrap();
+            let log = &table.engine().log;
+            let written = log.last_sequence();
+            hedgerow_sim::eventually("the root says so", || log.checkpointed_sequence() >= written);
+        }
     }
 
     /// The threads that were started before one was refused end with the store, whose file is free again then.

@@ -186,7 +186,7 @@ impl Log {
             published: AtomicU64::new(0),
             durable_sequence: AtomicU64::new(root.watermark),
             next_segment_number: AtomicU64::new(root.first_segment_number(root.opens + 1)),
-            commit: Mutex::new(Commit { checkpointed_at: now, recovered: None }),
+            commit: Mutex::new(Commit { headers_at: now, checkpointed_at: now, recovered: None }),
             forgotten: forgotten::Forgotten::default(),
             checkpointing: Mutex::new(()),
             has_leader: Mutex::new(false),

@@ -20,12 +20,12 @@ fn open(clock: &Clock) -> Log {
 
 /// Has the next sequence synced, as a write in `Immediate` does; whether headers were brought up to date with it.
 fn writes_headers(log: &Log) -> bool {
-    let before = log.commit.lock().checkpointed_at;
+    let before = log.commit.lock().headers_at;
     append(log, 0);
     let stores = log.tier().crash_sim().unwrap().ops();
     log.persist_to(log.last_sequence()).unwrap();
     let stores = log.tier().crash_sim().unwrap().ops() - stores;
-    let written = log.commit.lock().checkpointed_at != before;
+    let written = log.commit.lock().headers_at != before;
     assert_eq!(written, stores > 1, "a sync, and the headers if they were written: {stores}");
     written
 }
@@ -50,6 +50,25 @@ fn headers_are_checkpointed_by_the_clock_of_the_store() {
     clock.advance_ms(1);
     assert!(writes_headers(&log), "now");
     assert!((0..20).all(|_| !writes_headers(&log)), "and not again");
+}
+
+/// Others who sync have headers written, and that puts off no checkpoint: who syncs at intervals writes the root as often as ever, and no more often.
+#[test]
+fn syncs_of_others_put_off_no_checkpoint() {
+    let clock = Clock::manual(1_000_000);
+    let log = open(&clock);
+    let synced = || {
+        assert!(!writes_headers(&log), "they were just written");
+        log.persist_at_interval(log.last_sequence()).unwrap();
+        log.checkpointed_sequence() == log.last_sequence()
+    };
+    for _ in 0..3 {
+        clock.advance_ms(CHECKPOINT_INTERVAL.as_millis() as u64);
+        assert!(writes_headers(&log), "by another, in time");
+        assert!(log.checkpointed_sequence() < log.last_sequence());
+        assert!(synced(), "now");
+        assert!((0..20).all(|_| !synced()), "and not again");
+    }
 }
 
 /// Set back by an hour, the clock puts nothing off for an hour.
