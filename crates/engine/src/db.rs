@@ -385,8 +385,8 @@ impl Db {
         self.engine.log.tier().sync_failure().cloned()
     }
 
-    /// Why the store takes no more writes though it was not closed, if it takes none: a sync that failed ([`Db::sync_failure`]), an edit of the manifest of
-    /// sorted tables that failed, or a batch that stopped half-way. From then on every write, and [`Db::persist`], is refused with `Closed`, and reads go on.
+    /// Why the store takes no more writes though it was not closed, if it takes none: a sync that failed ([`Db::sync_failure`]), what a killed process left that could
+    /// not be made durable, an edit of the manifest of sorted tables that failed, or a batch that stopped half-way. From then on every write, and [`Db::persist`], is refused with `Closed`, and reads go on.
     /// Costs next to nothing: to be asked often.
     pub fn write_failure(&self) -> Option<WriteFailure> {
         self.engine.log.write_failure()

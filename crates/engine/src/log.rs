@@ -137,8 +137,8 @@ struct Commit {
     recovered: Option<Vec<SegmentEnd>>,
 }
 
-/// Why an open store takes no more writes, and since when: a sync that failed, an edit of the manifest of sorted tables that failed, or a batch that
-/// stopped half-way. Reads go on, and opened again it takes writes.
+/// Why an open store takes no more writes, and since when: a sync that failed, what a killed process left that could not be made durable, an edit of the manifest of
+/// sorted tables that failed, or a batch that stopped half-way. Reads go on, and opened again it takes writes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WriteFailure {
@@ -426,6 +426,17 @@ impl Log {
         Error::new(ErrorKind::Closed, failure.message)
     }
 
+    /// Takes no more writes, unless a failed sync of the tier has said so before: what an earlier process left is not sealed, and no later sync would do it. Returns `cause`.
+    #[cold]
+    fn halt_unsealed(&self, cause: Error) -> Error {
+        if self.tier.sync_failure().is_none() {
+            self.halt_for(format!(
+                "what a killed process left could not be made durable ({cause}), and the store takes no more writes; opened again it may"
+            ));
+        }
+        cause
+    }
+
     /// Takes no more writes, for `message` unless there was a reason before. Returns the one that counts.
     #[cold]
     fn halt_for(&self, message: String) -> WriteFailure {
@@ -552,8 +563,11 @@ impl Log {
             let mut root = self.root.lock();
             root.extents = root.extents.max(extents);
         }
-        if let Some(ends) = commit.recovered.take() {
-            self.seal_recovered(&ends, last, list)?;
+        if let Some(ends) = commit.recovered.take()
+            && let Err(error) = self.seal_recovered(&ends, last, list)
+        {
+            commit.recovered = Some(ends);
+            return Err(self.halt_unsealed(error));
         }
         self.durable_sequence.fetch_max(last, Ordering::AcqRel);
         if headers {

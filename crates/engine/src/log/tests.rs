@@ -276,6 +276,59 @@ fn an_opening_that_cuts_below_the_list_may_be_cut_itself() {
     drop(reopened);
 }
 
+/// The first sync after a kill seals what was found. Where it cannot, though the medium refuses nothing, no later one passes for it: the log takes no more writes, and says why.
+#[test]
+fn what_a_kill_left_is_sealed_or_nothing_is_synced() {
+    let options = || Options {
+        durability: Durability::Process,
+        segment_bytes: 1 << 20,
+        background: false,
+        ..Options::default()
+    };
+    let open = |sim: &CrashSim| {
+        let db = crate::Db::open_at(FastTier::simulated(sim), options(), Clock::manual(1_000)).unwrap();
+        let schema = crate::Schema::new().field("n", crate::Type::I64);
+        let table = db.table("t").or_else(|_| db.create_table("t", schema)).unwrap();
+        (db, table)
+    };
+    let put = |table: &crate::Table, key: u64| table.put(&key, &crate::row! { n: key as i64 });
+    let sim = CrashSim::new(CrashModel::Pages, 16 << 20);
+    let (db, table) = open(&sim);
+    (0..10).for_each(|key| put(&table, key).unwrap());
+    db.persist().unwrap();
+    put(&table, 10).unwrap();
+    let killed = CrashSim::from_image(&sim.process_kill());
+    let (db, table) = open(&killed);
+    put(&table, 11).unwrap();
+    let log = &table.engine().log;
+    let (list_at, bytes) = log.root().list_place();
+    let list = log.tier.read(list_at, bytes as usize).to_vec();
+    assert!(log.awaits_first_sync() && !list.is_empty(), "nothing is tested");
+    log.tier.write(list_at, list.len(), |out| out.fill(0));
+    let durable = log.durable_sequence();
+    let first = log.persist_to(log.last_sequence()).unwrap_err();
+    assert!(
+        first.kind() == ErrorKind::Corrupted && first.message().contains("the list of segments"),
+        "{first}"
+    );
+    assert_eq!((log.durable_sequence(), db.sync_failure()), (durable, None));
+    let failure = db.write_failure().unwrap();
+    assert!(failure.message.contains(first.message()), "{failure:?}");
+    let refused = [db.sync(), db.persist(), put(&table, 12), log.persist_to(log.last_sequence())];
+    for error in refused.map(Result::unwrap_err) {
+        assert_eq!((error.kind(), error.message()), (ErrorKind::Closed, failure.message.as_str()));
+    }
+    assert!(log.awaits_first_sync() && table.get(&11u64).unwrap().is_some());
+    assert_eq!(db.clone().close().unwrap_err().kind(), ErrorKind::Closed);
+    // It was read wrong, and is right.
+    log.tier.write(list_at, list.len(), |out| out.copy_from_slice(&list));
+    let (db, table) = open(&CrashSim::from_image(&killed.process_kill()));
+    assert_eq!(table.len(), 12);
+    db.persist().unwrap();
+    assert!(!table.engine().log.awaits_first_sync());
+    db.close().unwrap();
+}
+
 /// The root's lock is held while the root becomes durable, which takes as long as the disk likes.
 #[test]
 fn a_catalog_that_has_room_waits_for_nobody() {
