@@ -496,7 +496,8 @@ impl Log {
     pub(crate) fn persist_checkpointed(&self, sequence: u64) -> Result<()> {
         let checkpointing = self.checkpointing.lock();
         if self.checkpointed_sequence() >= sequence && !self.awaits_first_sync() {
-            return Ok(());
+            // That may be a root which could not be stored.
+            return self.check_writable();
         }
         self.checkpoint_alone(&checkpointing).map(|_| ())
     }

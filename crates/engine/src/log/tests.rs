@@ -71,6 +71,18 @@ fn syncs_of_others_put_off_no_checkpoint() {
     }
 }
 
+/// A root that could not be stored covers nobody: neither who wrote it, nor who waited for him.
+#[test]
+fn a_checkpoint_whose_root_was_refused_is_none() {
+    let log = open(&Clock::manual(1_000_000));
+    append(&log, 0);
+    let last = log.last_sequence();
+    // The sync is not refused; that of the root is.
+    log.tier().crash_sim().unwrap().fail_persist_after(1, false);
+    let kinds = [(); 2].map(|()| log.persist_checkpointed(last).unwrap_err().kind());
+    assert_eq!((kinds, log.durable_sequence()), ([ErrorKind::Io, ErrorKind::Closed], last));
+}
+
 /// Set back by an hour, the clock puts nothing off for an hour.
 #[test]
 fn a_clock_that_steps_back_does_no_harm() {
