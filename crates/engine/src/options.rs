@@ -16,7 +16,7 @@ const RECOVERY_THREADS_MAX: usize = 256;
 /// | mode | a killed process loses | a power cut loses |
 /// |---|---|---|
 /// | `Immediate` | nothing | nothing |
-/// | `Interval(t)` | nothing | at most the last `t` and the sync under way |
+/// | `Interval(t)` | nothing | at most the last `t`, or what the sync before took if that is longer, and the sync under way |
 /// | `Process` | nothing | everything since the last [`persist`](crate::Db::persist) that the kernel had not written by itself |
 ///
 /// In every mode what survives a power cut is a prefix of the writes, batches whole.
@@ -24,7 +24,7 @@ const RECOVERY_THREADS_MAX: usize = 256;
 pub enum Durability {
     /// Durable before the call returns. Concurrent writers share one sync (group commit).
     Immediate,
-    /// Synced in the background at this interval. The default, at one second.
+    /// Synced in the background at this interval, from the beginning of one sync to that of the next. The default, at one second.
     Interval(Duration),
     /// Safe in the page cache when the call returns; synced when the kernel pleases and at `persist` and `close`.
     Process,

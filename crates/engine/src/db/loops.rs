@@ -112,6 +112,13 @@ impl SyncPace {
         self.left = self.interval.unwrap_or(CHECKPOINT_DELAY_MAX);
         self.interval.is_some()
     }
+
+    /// What was done since took so long: the next sync begins an interval after the one before began, or what was written while that was under way would wait for longer than what came after.
+    fn has_worked(&mut self, took: Duration) {
+        if self.interval.is_some() {
+            self.left = self.left.saturating_sub(took).max(SYNC_INTERVAL_MIN);
+        }
+    }
 }
 
 impl Engine {
@@ -362,24 +369,28 @@ impl Engine {
     /// Syncs at the interval asked for, if one was, and writes down in the root what others have made durable.
     fn sync_loop(&self) {
         let mut pace = SyncPace::of(self.options.durability);
-        while self.scheduler.sleep(pace.pause()) {
-            let is_sync_due = pace.has_paused();
-            let durable = self.log.durable_sequence();
-            let synced = match is_sync_due {
-                true => self.log.persist_at_interval(self.log.last_sequence()),
-                false if durable > self.log.checkpointed_sequence() => self.log.persist_checkpointed(durable),
-                false => Ok(()),
-            };
-            // A failure closes the log for writing; writers are told by the next write. There is nothing to sync after it.
-            if synced.is_err() {
-                return;
-            }
-        }
+        // A failure closes the log for writing; writers are told by the next write. There is nothing to sync after it.
+        while self.scheduler.sleep(pace.pause()) && self.sync_after_pause(&mut pace).is_ok() {}
+    }
+
+    /// What is due after a pause, if anything.
+    fn sync_after_pause(&self, pace: &mut SyncPace) -> Result<()> {
+        let (is_sync_due, started_ns) = (pace.has_paused(), self.clock.monotonic_ns());
+        let durable = self.log.durable_sequence();
+        let synced = match is_sync_due {
+            true => self.log.persist_at_interval(self.log.last_sequence()),
+            false if durable > self.log.checkpointed_sequence() => self.log.persist_checkpointed(durable),
+            false => Ok(()),
+        };
+        pace.has_worked(Duration::from_nanos(self.clock.monotonic_ns().saturating_sub(started_ns)));
+        synced
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::OnceLock;
+
     use hedgerow_device::{CapacityTier, Clock, CrashModel, CrashSim, FastTier, Random, WritePath};
 
     use super::*;
@@ -615,6 +626,56 @@ mod tests {
         let second = |is_due| (seconds(1), is_due);
         let long = [second(false), second(false), (ms(500), true), second(false), second(false)];
         assert_eq!(pauses(Durability::Interval(ms(2_500))), long);
+    }
+
+    #[test]
+    fn syncs_begin_an_interval_apart_however_long_they_take() {
+        let ms = Duration::from_millis;
+        let mut pace = SyncPace::of(Durability::Interval(ms(900)));
+        assert_eq!((pace.pause(), pace.has_paused()), (ms(900), true));
+        for (took, pause) in [(300, 600), (0, 900), (899, 1), (900, 1), (5_000, 1), (0, 900)] {
+            pace.has_worked(ms(took));
+            assert_eq!((pace.pause(), pace.has_paused()), (ms(pause), true), "after {took} ms");
+        }
+        let mut pace = SyncPace::of(Durability::Interval(ms(2_500)));
+        for (took, pause, is_due) in
+            [(0, 1_000, false), (200, 1_000, false), (100, 200, true), (0, 1_000, false)]
+        {
+            pace.has_worked(ms(took));
+            assert_eq!((pace.pause(), pace.has_paused()), (ms(pause), is_due), "after {took} ms");
+        }
+        // What a checkpoint costs a store that does not sync by itself it is not to pay again at once.
+        let mut pace = SyncPace::of(Durability::Process);
+        pace.has_worked(ms(5_000));
+        assert_eq!(pace.pause(), CHECKPOINT_DELAY_MAX);
+    }
+
+    /// Each persist takes a tenth of a second by the clock. What is written during a sync waits for the next no longer than what is written after.
+    #[test]
+    fn what_a_sync_takes_is_slept_less() {
+        static CLOCK: OnceLock<Clock> = OnceLock::new();
+        fn takes_long(_: u64, _: u64) -> bool {
+            CLOCK.get().expect("it was made").advance_ms(100);
+            false
+        }
+        let clock = CLOCK.get_or_init(|| Clock::manual(1_000));
+        let sim = CrashSim::new(CrashModel::Pages, 32 << 20);
+        let interval = Duration::from_millis(950);
+        let options = Options { durability: Durability::Interval(interval), ..options() };
+        let db = Db::open_at(FastTier::simulated(&sim), options, clock.clone()).unwrap();
+        let table = db.create_table("t", Schema::open()).unwrap();
+        let engine = table.engine();
+        sim.lie_about_persists(Some(takes_long));
+        let mut pace = SyncPace::of(engine.options.durability);
+        for round in 0..20u64 {
+            table.put(&round.to_be_bytes(), &[("f", [7; 50].as_slice().into())]).unwrap();
+            let (written, before_ns) = (engine.log.last_sequence(), clock.monotonic_ns());
+            engine.sync_after_pause(&mut pace).unwrap();
+            assert_eq!(engine.log.durable_sequence(), written);
+            let took = Duration::from_nanos(clock.monotonic_ns() - before_ns);
+            assert!(took >= Duration::from_millis(100), "nothing is tested");
+            assert_eq!(pace.pause(), interval - took, "round {round}");
+        }
     }
 
     /// However seldom the store syncs by itself.
