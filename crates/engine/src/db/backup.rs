@@ -17,7 +17,7 @@
 //!    length is the same the next time.
 //! 5. One segment after the other is verified and copied; first those that gc waits for, so that a store with
 //!    little room goes on. What is younger than the sequence is left out.
-//! 6. Sorted tables, which nobody changes, get one more name, or are copied.
+//! 6. Sorted tables, which nobody changes, get one more name, or are copied; each stays until then.
 //! 7. The root, all of it verified once more, and the name that makes it a store.
 //!
 //! ```
@@ -161,7 +161,7 @@ impl<'e> Source<'e> {
 
     fn copy_to(&self, to: &Path, progress: &mut dyn FnMut(Progress) -> Result<()>) -> Result<Summary> {
         // What is refused leaves the backup that is there as it is: from here on it is none until it is whole again.
-        let (pinning, moment) = self.begin()?;
+        let (pinning, mut moment) = self.begin()?;
         let mut target = Target::open(to, &self.log.root(), Purpose::Backup)?;
         target.begin(self.log, &moment.segments, &moment.runs.files)?;
         let mut copying = Copying::new(&moment)?;
@@ -170,7 +170,7 @@ impl<'e> Source<'e> {
             copying.count(&segment, target.add(self.log, &segment, moment.sequence)?);
             pinning.copied(segment.extent);
         }
-        copying.add_sorted_tables(&target, &moment, progress)?;
+        copying.add_sorted_tables(&target, &mut moment.runs, progress)?;
         drop(pinning);
         copying.finish(self.log, target, &moment, progress)
     }
@@ -181,7 +181,7 @@ struct Moment {
     sequence: u64,
     catalog: Vec<u8>,
     segments: Vec<SegmentToCopy>,
-    /// Their files stay as long as this is held.
+    /// Their files stay as long as they are among these: until they are in the copy.
     runs: RunsToCopy,
 }
 
@@ -230,7 +230,7 @@ pub fn restore_with(
     let source = (root.store_id, root.watermark);
     let runs = engine.runs.hold_off_edits().to_copy(source, |table| engine.catalog.by_id(table).is_some());
     let segments = engine.log.segments_to_copy();
-    let moment = Moment { sequence: root.watermark, catalog, segments, runs };
+    let mut moment = Moment { sequence: root.watermark, catalog, segments, runs };
     target.begin(&engine.log, &moment.segments, &moment.runs.files)?;
     let mut copying = Copying::new(&moment)?;
     for segment in &moment.segments {
@@ -238,7 +238,7 @@ pub fn restore_with(
         // All of it is verified, what an interrupted restore left included: nobody else did.
         copying.count(segment, target.add(&engine.log, segment, u64::MAX)?);
     }
-    copying.add_sorted_tables(&target, &moment, &mut progress)?;
+    copying.add_sorted_tables(&target, &mut moment.runs, &mut progress)?;
     copying.finish(&engine.log, target, &moment, &mut progress)
 }
 
@@ -257,16 +257,16 @@ impl Copying {
         Ok(Copying { summary, done: 0, total })
     }
 
-    /// Adds the sorted tables.
+    /// Adds the sorted tables, and lets go of each that is in the copy: what takes it off gives its room back then, though reading all of it again takes long.
     fn add_sorted_tables(
         &mut self,
         target: &Target,
-        moment: &Moment,
+        runs: &mut RunsToCopy,
         progress: &mut dyn FnMut(Progress) -> Result<()>,
     ) -> Result<()> {
-        for sst in &moment.runs.files {
+        for sst in runs.files.drain(..) {
             progress(self.progress())?;
-            match target.add_sorted_table(sst)? {
+            match target.add_sorted_table(&sst)? {
                 Placed::Linked(bytes) => {
                     self.summary.sorted_tables_linked += 1;
                     self.summary.bytes_linked += bytes;

@@ -334,6 +334,41 @@ fn files_that_cannot_be_linked_are_copied() {
     }
 }
 
+/// What is taken off gives its room back as soon as the copy has it: while the other files are copied, and while all of the copy is read again.
+#[test]
+fn files_go_as_soon_as_the_copy_has_them() {
+    let scratch = Scratch::new("copy-let-go");
+    let [store, to, anew] = ["store", "to", "anew"].map(|name| scratch.at(name));
+    let linked = Db::open_with(&store, moving()).unwrap();
+    fill(&linked);
+    let (_sim, copied, _) = in_memory(CrashModel::Pages);
+    for db in [&linked, &copied] {
+        let (engine, table) = (db.engine(), db.table("t").unwrap());
+        let (expected, all) = (rows(&table), engine.runs.bytes().0);
+        std::fs::remove_dir_all(&to).ok();
+        let (mut held, mut is_verified) = (Vec::new(), false);
+        let summary = db.backup_with(&to, |at| {
+            if held.is_empty() {
+                table.clear().unwrap();
+                engine.remove_garbage_runs().unwrap();
+            }
+            engine.runs.remove_dropped();
+            let bytes = engine.runs.bytes().0;
+            held.push(bytes);
+            if let super::Progress::Verifying(..) = at {
+                assert_eq!(bytes, 0, "the copy is read, and files of the store wait for that");
+                is_verified = true;
+            }
+            Ok(())
+        });
+        let summary = summary.unwrap();
+        assert!(is_verified && summary.sorted_tables > 1 && held[0] == all, "{summary:?}, {held:?} of {all}");
+        held.dedup();
+        assert_eq!(held.len() as u64, summary.sorted_tables + 1, "one after the other: {held:?}");
+        assert_eq!(rows_of(&restored(&to, &anew)), expected);
+    }
+}
+
 /// A store whose disk fails has the backup that was made before, however often another is asked for.
 #[test]
 fn a_store_that_cannot_be_synced_leaves_the_backup_before() {

@@ -23,8 +23,8 @@ pub(crate) struct EditsHeldOff<'r> {
 }
 
 impl EditsHeldOff<'_> {
-    /// What counts now of tables that are there, for a copy of the store `source` in which all is durable up to `watermark`. No file of it goes as long as the answer
-    /// is held.
+    /// What counts now of tables that are there, for a copy of the store `source` in which all is durable up to `watermark`. No file goes as long as it is
+    /// among those of the answer.
     pub(crate) fn to_copy(
         &self,
         (source, watermark): (u128, u64),
@@ -44,6 +44,6 @@ impl EditsHeldOff<'_> {
 pub(crate) struct RunsToCopy {
     /// What counts in the copy.
     pub(crate) version: SstVersion,
-    /// Its files, by rising number.
+    /// Its files, by rising number, as far as they are still to be copied.
     pub(crate) files: Vec<Sst>,
 }
