@@ -243,6 +243,10 @@ impl Engine {
         let limits = MergeLimits { runs_max, garbage_percent_max, covered_percent };
         // Where room has become scarce, what makes some comes first.
         let begun_before = begun.take().filter(|job| job.runs.len() == 1 || !self.runs.is_tight());
+        if begun_before.is_some() {
+            // Slices make files faster than merges end.
+            self.runs.look_for_garbage(tables);
+        }
         let chosen = begun_before.or_else(|| self.runs.next_merge(tables, limits));
         let Some(mut job) = chosen else {
             self.runs.forget_backlog();
@@ -265,6 +269,8 @@ impl Engine {
     /// Merges all that is to be merged, in a store without threads.
     pub(super) fn merge_all(&self) -> Result<()> {
         let (mut begun, tables) = (None, self.tables_for_merge());
+        // Nobody comes again by himself for what is found later.
+        while self.runs.look_for_garbage(&tables) {}
         while self.merge_some(&mut begun, &tables, false)? {}
         Ok(())
     }

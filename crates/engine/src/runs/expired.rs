@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use hedgerow_device::Random;
 use hedgerow_row::schema::body::is_past;
 
-use super::garbage::{records_of, share};
+use super::garbage::{SamplePace, records_of, share};
 use super::{OpenRange, OpenRun, OpenRuns};
 use crate::log::format::RecordKind;
 use crate::sst::Sst;
@@ -33,12 +33,12 @@ pub(super) struct Sample {
 
 impl Sample {
     /// What cannot be read is passed over: a merge will say so.
-    pub(super) fn of(run: &OpenRun, sst: &Sst, now_ms: u64) -> Sample {
+    pub(super) fn of((run, sst): (&OpenRun, &Sst), now_ms: u64, pace: &SamplePace<'_>) -> Sample {
         let mut sample = Sample { unread_at_ms: Some(now_ms), ..Sample::default() };
         let (mut random, all) = (Random::from_seed(sst.id().number), sst.counts().records().max(1));
         for of_table in sst.tables().iter().filter(|of_table| of_table.expires) {
             let count = (SAMPLED * of_table.counts.records()).div_ceil(all);
-            let records = records_of(run, (sst, of_table.table), count, &mut random);
+            let records = records_of(run, (sst, of_table.table), count, (&mut random, pace));
             let read: u64 = records.iter().map(|found| found.record().record_bytes() as u64).sum();
             for found in records {
                 let record = found.record();

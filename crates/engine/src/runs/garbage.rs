@@ -234,8 +234,16 @@ impl Replaced {
     }
 }
 
-/// What newer runs replace in older ones, by records that are read: for a store that was opened. What cannot be read is passed over, and so is the rest once `is_stopped`.
-pub(super) fn estimate(runs: &Arc<OpenRuns>, is_stopped: &dyn Fn() -> bool) -> Replaced {
+/// What is said to, and asked of, whoever holds merges to what they may take, where records are read for an estimate.
+pub(super) struct SamplePace<'p> {
+    /// So many bytes were read.
+    pub(super) took: &'p dyn Fn(u64),
+    /// Whether to go on, which may take until what was read is paid.
+    pub(super) goes_on: &'p dyn Fn() -> bool,
+}
+
+/// What newer runs replace in older ones, by records that are read: for a store that was opened. What cannot be read is passed over, and so is the rest once it is not to go on.
+pub(super) fn estimate(runs: &Arc<OpenRuns>, pace: &SamplePace<'_>) -> Replaced {
     let newer = runs.runs.split_last().map_or(&[][..], |(_, newer)| newer);
     let in_all: u64 =
         newer.iter().flat_map(|run| &run.ranges).map(|range| range.sst.counts().records()).sum();
@@ -247,9 +255,10 @@ pub(super) fn estimate(runs: &Arc<OpenRuns>, is_stopped: &dyn Fn() -> bool) -> R
         for range in run.ranges.iter().filter(|range| files.insert(range.sst.id().number)) {
             for of_table in range.sst.tables() {
                 let mut left = of_table.counts.records() / one_in;
-                while left > 0 && !is_stopped() {
+                while left > 0 && (pace.goes_on)() {
                     let count = left.min(READ_TOGETHER);
-                    for found in records_of(run, (&range.sst, of_table.table), count, &mut random) {
+                    let of = (&range.sst, of_table.table);
+                    for found in records_of(run, of, count, (&mut random, pace)) {
                         let record = found.record();
                         let is_delta = record.kind() == RecordKind::Delta;
                         let delta_bytes = is_delta.then(|| record.body_len() as u64);
@@ -269,7 +278,7 @@ pub(super) fn records_of(
     run: &OpenRun,
     (sst, table): (&Sst, u32),
     count: u64,
-    random: &mut Random,
+    (random, pace): (&mut Random, &SamplePace<'_>),
 ) -> Vec<FoundRecord> {
     let (mut records, mut reads) = (Vec::new(), BlockReads::for_nobody());
     let mut chosen: Vec<Random> = (0..count).map(|_| Random::from_seed(random.next_u64())).collect();
@@ -290,6 +299,7 @@ pub(super) fn records_of(
             reads.run();
         }
     }
+    (pace.took)(reads.bytes_read());
     records
 }
 

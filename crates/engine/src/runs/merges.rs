@@ -8,7 +8,7 @@ use super::{OpenRun, OpenRuns};
 use std::sync::Arc;
 
 use super::expired::{Expired, Sample};
-use super::garbage::{CoveredShare, Replaced, ReplacedSample, estimate};
+use super::garbage::{CoveredShare, Replaced, ReplacedSample, SamplePace, estimate};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::{Error, ErrorKind};
@@ -17,6 +17,9 @@ use crate::{Error, ErrorKind};
 const UNREAD_MAX: u32 = 3;
 const UNREAD_PAUSE_MS: u64 = 10 * 60 * 1000;
 const UNREAD_DOUBLINGS_MAX: u32 = 7;
+
+/// Of so many files it is read at once when their rows expire: a slice makes one or two, so these are known sooner than the next come; and of thousands of a store that was opened merges wait for none but these.
+pub(super) const SAMPLED_AT_ONCE: usize = 4;
 
 /// What was merged since the store was opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -84,26 +87,27 @@ impl Merges {
     }
 
     /// Makes the estimate of what was replaced before the store was opened, unless that was done.
-    pub(super) fn estimate(&self, runs: &Arc<OpenRuns>, is_stopped: &dyn Fn() -> bool) {
+    pub(super) fn estimate(&self, runs: &Arc<OpenRuns>, pace: &SamplePace<'_>) {
         if !self.lacks_opened.swap(false, Ordering::Relaxed) {
             return;
         }
         // It is of all runs that there are now. What runs that came meanwhile were charged with is among it, and that of later ones is added.
         drop(std::mem::take(&mut *self.replaced.lock()));
-        let estimated = estimate(runs, is_stopped);
+        let estimated = estimate(runs, pace);
         self.replaced.lock().take_in(estimated);
     }
 
-    /// Reads when rows of files expire of which nobody knows that.
-    pub(super) fn look_at_expiries(&self, runs: &OpenRuns, now_ms: u64, is_stopped: &dyn Fn() -> bool) {
+    /// Reads when rows of files expire of which nobody knows that, of [`SAMPLED_AT_ONCE`] at most. Whether there are more.
+    pub(super) fn look_at_expiries(&self, runs: &OpenRuns, now_ms: u64, pace: &SamplePace<'_>) -> bool {
         let unknown = self.expired.lock().unknown(runs, now_ms);
-        for (run, sst) in unknown {
-            if is_stopped() {
-                return;
+        for &of in unknown.iter().take(SAMPLED_AT_ONCE) {
+            if !(pace.goes_on)() {
+                return false;
             }
-            let sample = Sample::of(run, sst, now_ms);
-            self.expired.lock().take_in(sst.id().number, sample, runs);
+            let sample = Sample::of(of, now_ms, pace);
+            self.expired.lock().take_in(of.1.id().number, sample, runs);
         }
+        unknown.len() > SAMPLED_AT_ONCE
     }
 
     /// Whether a file of the run is known to be damaged, or could not be read lately.

@@ -21,6 +21,7 @@
 //!
 //! **The generation** does not rise, for no answer changes; whoever walks runs looks whether they are the same.
 
+mod estimates;
 pub(crate) mod look;
 mod merge_store;
 mod policy;
@@ -704,11 +705,10 @@ impl Runs {
         runs.runs.iter().map(|run| self.weight(run, &counting, (store, limits))).collect()
     }
 
-    /// What is to be merged next, if anything is.
+    /// What is to be merged next, if anything is, by what is known of garbage after one more [look](Runs::look_for_garbage).
     pub(crate) fn next_merge<S: MergeStore>(&self, store: &S, limits: MergeLimits) -> Option<MergeJob> {
+        self.look_for_garbage(store);
         let runs = Arc::clone(&self.current());
-        self.merges.estimate(&runs, &|| !store.goes_on());
-        self.merges.look_at_expiries(&runs, store.now_ms(), &|| !store.goes_on());
         let weights = self.weights(&runs, store, limits);
         self.merges.set_garbage(weights.iter().map(RunWeight::garbage).sum());
         let choice = match self.wants_room() {

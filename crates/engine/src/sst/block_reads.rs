@@ -115,6 +115,8 @@ pub struct BlockReads {
     wanted: Vec<Wanted>,
     held: HashMap<HeldAddress, Result<Arc<Block>>, BuildHasherDefault<AddressHasher>>,
     held_bytes: usize,
+    /// From files, whether it verified or not.
+    bytes_read: u64,
 }
 
 impl fmt::Debug for BlockReads {
@@ -143,6 +145,11 @@ impl BlockReads {
     /// Whether something is wanted that was not read yet.
     pub fn is_wanting(&self) -> bool {
         !self.wanted.is_empty()
+    }
+
+    /// Bytes that were read from files, whether they verified or not.
+    pub(crate) fn bytes_read(&self) -> u64 {
+        self.bytes_read
     }
 
     /// Whether something was read that it holds.
@@ -223,6 +230,7 @@ impl BlockReads {
         pages: PageRange,
         bytes: hedgerow_device::Result<OwnedBytes>,
     ) {
+        self.bytes_read += pages.bytes() as u64;
         let opened = |bytes| sst.open_block(bytes, pages, address.kind);
         let block = bytes.map_err(Error::from).and_then(opened);
         if let Ok(block) = &block

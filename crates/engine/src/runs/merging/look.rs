@@ -59,6 +59,8 @@ impl Runs {
         store: &S,
         limits: [MergeLimits; N],
     ) -> (Vec<Vec<RangeGarbage>>, [Option<WeighedJob>; N]) {
+        // Whoever looks waits for what a merge does not wait for.
+        while self.look_for_garbage(store) {}
         let runs = self.current();
         let jobs = limits.map(|limits| self.next_merge(store, limits));
         let jobs = jobs.map(|job| job.map(|job| WeighedJob::of(job, &runs)));

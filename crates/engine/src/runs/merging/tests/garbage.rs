@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::runs::RoomFor;
+use crate::runs::merges::SAMPLED_AT_ONCE;
 
 /// Rows that were replaced are found by a sample of keys, with no read of the disk.
 #[test]
@@ -54,7 +55,11 @@ fn garbage_of_before_a_store_was_opened_is_taken_off() {
     drop((table, other));
     db.close().unwrap();
     let db = open(&sim, Durability::Process);
+    let taken = db.engine().io_budget.taken().bytes;
     let garbage = garbage_in(&db);
+    // A record in 64 of all but the oldest, each in a block that is read for it.
+    let read = db.engine().io_budget.taken().bytes - taken;
+    assert!(read >= 9_000 / 64 * 4096 / 2, "{read} bytes of the budget for what was read");
     assert!(garbage * 10 > before * 9 && garbage * 9 < before * 10, "{garbage}, and before {before}");
     assert_eq!(garbage_in(&db), garbage, "it is found once");
     assert!(db.engine().runs.current().files().iter().all(|sst| sst.blocks_read() == 0), "nobody asked");
@@ -398,6 +403,80 @@ fn rows_that_expired_are_garbage() {
     db.collect().unwrap();
     assert_eq!(db.table("t").unwrap().len(), 0);
     assert_eq!(db.table("u").unwrap().scan().count(), 600);
+}
+
+/// Files of which it is not known when their rows expire.
+fn unsampled(db: &Db) -> usize {
+    let engine = db.engine();
+    engine.runs.merges.expired.lock().unknown(&engine.runs.current(), engine.clock.now_ms()).len()
+}
+
+/// A store that was opened merges what is to be merged though it does not know of every file when its rows expire: it reads of a few each time, within the budget, and by and by of all.
+#[test]
+fn merges_do_not_wait_until_all_files_were_sampled() {
+    const FILES: usize = 6 * SAMPLED_AT_ONCE;
+    let sim = CrashSim::new(CrashModel::Pages, 64 << 20);
+    let db = open(&sim, Durability::Process);
+    let table = db.create_table("t", schema()).unwrap();
+    for n in 0..FILES as u64 {
+        table.put_expiring(&n, &row! { n: n as i64 }, Expiry::at_unix_ms(1 << 40)).unwrap();
+        db.engine().move_now();
+    }
+    drop(table);
+    db.close().unwrap();
+    let db = open(&sim, Durability::Process);
+    let engine = db.engine();
+    assert_eq!((runs_of(engine), unsampled(&db)), (FILES, FILES));
+    let (waits, taken) = (sim.file_waits(), engine.io_budget.taken().bytes);
+    let job = next(engine, 30).unwrap();
+    assert!(job.runs.len() > 8, "{job:?}");
+    let waits = sim.file_waits() - waits;
+    assert!((1..=2 * SAMPLED_AT_ONCE as u64).contains(&waits), "{waits} reads before the first merge");
+    assert!(engine.io_budget.taken().bytes >= taken + 4096 * SAMPLED_AT_ONCE as u64);
+    for known in (SAMPLED_AT_ONCE..FILES).step_by(SAMPLED_AT_ONCE) {
+        assert_eq!(unsampled(&db), FILES - known);
+        assert_eq!(next(engine, 30), Some(job.clone()));
+    }
+    let waits = sim.file_waits();
+    assert_eq!((unsampled(&db), next(engine, 30), sim.file_waits()), (0, Some(job), waits));
+}
+
+/// Who merges by hand has all merged that has expired, in the last of many files as well; and files that a long merge made are known when it ends.
+#[test]
+fn all_files_are_sampled_for_who_merges_by_hand() {
+    let sim = CrashSim::new(CrashModel::Pages, 64 << 20);
+    let clock = Clock::manual(1_000);
+    let open = || {
+        let tiers = (FastTier::simulated(&sim), CapacityTier::simulated(&sim));
+        Db::open_at(tiers, moving(Durability::Process), clock.clone()).unwrap()
+    };
+    let db = open();
+    let table = db.create_table("t", schema()).unwrap();
+    let put = |table: &Table, keys: Range<u64>, at_ms: u64| {
+        let row = row! { n: 1, text: "something of some length" };
+        keys.for_each(|n| table.put_expiring(&n, &row, Expiry::at_unix_ms(at_ms)).unwrap());
+        table.engine().move_now();
+    };
+    put(&table, 0..1_000, 5_000);
+    (0..6).for_each(|run| put(&table, 10_000 + run * 20..10_020 + run * 20, 1 << 40));
+    assert_eq!(runs_of(db.engine()), 7);
+    drop((table, db));
+    let db = open();
+    clock.advance_ms(10_000);
+    db.collect().unwrap();
+    let table = db.table("t").unwrap();
+    assert_eq!((table.len(), unsampled(&db)), (120, 0));
+    // Keys in all of them, so that all are written anew.
+    for run in 0..9 {
+        let text = "x".repeat(1_000);
+        let row = row! { n: 1, text: text.as_str() };
+        let at = Expiry::at_unix_ms(1 << 40);
+        (0..300u64).for_each(|n| table.put_expiring(&(n * 9 + run), &row, at).unwrap());
+        table.engine().move_now();
+    }
+    db.collect().unwrap();
+    assert!(runs_of(db.engine()) <= 8 && db.engine().runs.merged().slices as usize > 2 * SAMPLED_AT_ONCE);
+    assert_eq!(unsampled(&db), 0);
 }
 
 /// Sorted tables that take more than they may since the store was opened with less: what is garbage in them goes, by no more room at any time than four slices take, and nothing else is written there meanwhile.
