@@ -5,7 +5,7 @@
 //! the keys alone that a move came by.
 //!
 //! **By pieces.** A log is large, and where rows move there is always a cycle to be made. So segments are counted one by one, at least one at a time and for no more than a fiftieth of the time while cycles are
-//! wanted, and the count goes on where it stopped: [`ManyCount`] says what must be told meanwhile, and why the outcome is right.
+//! wanted, and the count goes on where it stopped. So it is with looking up the keys before: writers are held while what is open is sealed, and for none of that. [`ManyCount`] says what must be told meanwhile, and why the outcome is right.
 //!
 //! Owns which keys those are, and their count. Promises that a count is exact where it replaces "many": while a piece is counted, or a count is taken over, no segment is freed, no row relocated by gc and
 //! none merged in place, and a key that was written since is left as it is. Must not know why a row did not move.
@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 use crate::db::deleted::is_droppable_tombstone;
 use crate::db::engine::Engine;
 use crate::index::{LogSlot, Slot};
+use crate::log::check_waits_alone;
 use crate::log::format::Record;
 use crate::scheduler::gc_state::{CountedKey, ManyCount};
 use crate::sync::atomic::Ordering;
@@ -24,6 +25,9 @@ use crate::{Error, Result};
 const LIVE_PART: u64 = 64;
 /// Counting takes no more than one part in so many of the time, but for one segment now and then.
 const TIME_PART: u64 = 50;
+
+/// So many keys are looked up at least, where cycles are wanted: each may be a read of the disk.
+const KEYS_TOGETHER: usize = 256;
 
 /// And it is not begun anew before so long.
 const PAUSE_NS: u64 = 10_000_000_000;
@@ -61,25 +65,43 @@ impl Engine {
             || self.room_for_gc().is_low()
     }
 
-    /// A count of the keys that were noted, with nothing counted yet.
+    /// A count of the keys that were noted, with none looked up and nothing counted yet.
     fn begin_count(&self) -> ManyCount {
+        let noted = self.gc.many.lock().take_keys().collect();
         // Who is writing has published it: no record is there that a slot does not count. What is written from now on is in later segments, and changes a slot.
         let (mut appenders, mut gc) = self.log.every_appender();
-        let (guard, mut count) = (self.log.pin(), ManyCount::default());
-        let noted: Vec<(u32, Box<[u8]>)> = self.gc.many.lock().take_keys().collect();
-        for (table, key) in noted {
-            let slot = self.catalog.by_id(table).and_then(|table| table.levels.locate_version(&key, &guard));
-            let is_many = |slot: &LogSlot| slot.older_versions() == Slot::OLDER_VERSIONS_SATURATED;
-            let Some(slot) = slot.and_then(Slot::in_log).filter(is_many) else { continue };
-            let Ok(record) = guard.view().record(slot.offset()) else { continue };
-            let (segment, version) = (self.segment_at(slot.offset()), record.version());
-            count.add_key(CountedKey { table, key, slot, segment, version, records: 0 });
-        }
         appenders.iter_mut().for_each(|appender| appender.seal_all(&self.log));
         gc.seal_all(&self.log);
-        count.left =
+        let left =
             self.log.segments().into_iter().map(|(extent, of, _)| (of.segment_number, extent)).collect();
-        count
+        ManyCount::new(noted, left)
+    }
+
+    /// Looks up keys that were noted, some together, and others as long as nobody waits; whether all were. Writers go on: one whose record is in no segment that is to be counted was written
+    /// since these were sealed, or copied, and is left as it is.
+    fn look_up_noted(&self, count: &mut ManyCount) -> bool {
+        while !count.noted.is_empty() {
+            let (guard, from) = (self.log.pin(), count.noted.len().saturating_sub(KEYS_TOGETHER));
+            for (table, key) in count.noted.split_off(from) {
+                let of_table = self.catalog.by_id(table);
+                let slot = of_table.and_then(|table| table.levels.locate_version(&key, &guard));
+                let is_many = |slot: &LogSlot| slot.older_versions() == Slot::OLDER_VERSIONS_SATURATED;
+                let Some(slot) = slot.and_then(Slot::in_log).filter(is_many) else { continue };
+                let segment = self.segment_at(slot.offset());
+                if !count.left.contains_key(&segment) {
+                    continue;
+                }
+                // These are the oldest rows of the log, whose pages may be on the disk alone.
+                check_waits_alone();
+                let Ok(record) = guard.view().record(slot.offset()) else { continue };
+                let version = record.version();
+                count.add_key(CountedKey { table, key, slot, segment, version, records: 0 });
+            }
+            if self.is_cycle_wanted() && !count.noted.is_empty() {
+                return false;
+            }
+        }
+        true
     }
 
     /// The number of the segment at a place in the log.
@@ -87,12 +109,16 @@ impl Engine {
         self.log.segment_number((offset / self.log.extent_bytes()) as u32)
     }
 
-    /// Counts a segment, and others as long as nobody waits; then what it comes to, which ends it. Whether it has ended.
+    /// Looks up what is to be counted, or counts a segment, and others as long as nobody waits; then what it comes to, which ends it. Whether it has ended.
     fn count_piece(&self, count: &mut ManyCount) -> Result<bool> {
         let there: BTreeMap<u64, u32> =
             self.log.segments().into_iter().map(|(extent, of, _)| (of.segment_number, extent)).collect();
         // What is free has no record any more.
         count.left.retain(|number, extent| there.get(number) == Some(extent));
+        // All of them before the first segment is counted, or what that has of the others would be missing.
+        if !self.look_up_noted(count) {
+            return Ok(false);
+        }
         while let Some((_, extent)) = count.left.pop_first() {
             self.count_in(extent, count)?;
             if self.is_cycle_wanted() && !count.left.is_empty() {
@@ -177,6 +203,7 @@ impl Engine {
 mod tests {
     use hedgerow_device::{CapacityTier, Clock, CrashModel, CrashSim, FastTier, Random};
 
+    use super::KEYS_TOGETHER;
     use crate::db::fixture::options;
     use crate::gc::victims::Need;
     use crate::index::Slot;
@@ -235,6 +262,47 @@ mod tests {
             assert_eq!(table.get(&key).unwrap().unwrap().get_as::<i64>("n").unwrap(), 399);
         }
         assert!(!table.exists(&(HOT - 1)).unwrap());
+    }
+
+    /// Keys are looked up after all is sealed, with nobody held: what was written in between is in no segment that is counted, and its key is left as it is.
+    #[test]
+    fn a_key_that_was_written_before_it_was_looked_up_is_left_as_it_is() {
+        let (_clock, db, table) = store_of_hot_rows();
+        let engine = table.engine();
+        // Of each hardly more than one record is left, and its slot does not know.
+        while engine.run_gc(Need::Now).unwrap() > 0 {}
+        assert!((0..HOT - 1).all(|key| slot(&table, key).is_some_and(|slot| slot.older_versions() == MANY)));
+        let id = table.shared().id.load(Ordering::Relaxed);
+        (0..HOT - 1).for_each(|key| engine.note_many(id, key.key_bytes().as_ref(), 2_000));
+        let mut count = engine.begin_count();
+        put_long(&table, 0, 400);
+        assert!(engine.count_piece(&mut count).unwrap());
+        assert_eq!(slot(&table, 0).unwrap().older_versions(), MANY);
+        for key in 1..HOT - 1 {
+            let older = slot(&table, key).unwrap().older_versions();
+            assert!(older < MANY, "row {key} has {older} older records by its slot");
+        }
+        db.check_counts().unwrap();
+    }
+
+    /// Nor does a cycle wait until all are looked up, nor is anything counted before.
+    #[test]
+    fn keys_are_looked_up_some_at_a_time_where_cycles_are_wanted() {
+        let (_clock, _db, table) = store_of_hot_rows();
+        let engine = table.engine();
+        let id = table.shared().id.load(Ordering::Relaxed);
+        let noted = 2 * KEYS_TOGETHER as u64 + 10;
+        (0..noted).for_each(|key| engine.note_many(id, key.key_bytes().as_ref(), 2_000));
+        let mut count = engine.begin_count();
+        let segments = count.left.len();
+        engine.gc.requested.store(true, Ordering::Relaxed);
+        for left in [KEYS_TOGETHER + 10, 10] {
+            assert!(!engine.count_piece(&mut count).unwrap());
+            assert_eq!((count.noted.len(), count.left.len()), (left, segments));
+        }
+        assert!(!engine.count_piece(&mut count).unwrap());
+        assert_eq!((count.noted.len(), count.left.len()), (0, segments - 1));
+        assert_eq!(count.into_keys().count() as u64, HOT);
     }
 
     /// With cycles wanted all the time a count goes on by a segment at a time, beside segments that are freed, rows that are copied and keys that are written: what it comes to is exact, and

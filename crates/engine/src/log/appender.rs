@@ -62,11 +62,11 @@ impl DerefMut for LockedAppender<'_> {
     }
 }
 
-/// Fails the test in which the calling thread waits for the capacity tier and has an appender locked: all who write in that would wait with it.
+/// Fails the test in which the calling thread waits for the disk, or may, and has an appender locked: all who write in that would wait with it.
 #[inline]
 pub(crate) fn check_waits_alone() {
     if invariants::ARE_OF_THREADS {
-        invariants::check("a wait for the capacity tier", || match LOCKED.get() {
+        invariants::check("a wait for the disk", || match LOCKED.get() {
             0 => Ok(()),
             locked => Err(format!("the thread that waits has {locked} appenders locked")),
         });

@@ -281,6 +281,7 @@ pub(crate) struct CountedKey {
 
 /// A count of the records of some keys, a few segments at a time.
 ///
+/// A key is one of these if it led into a segment that is to be counted when it was looked up, with none counted yet: all of them were sealed before, so that nobody had written it since.
 /// What it comes to of a key counts only if in the end its slot, the number of the segment that this leads to and the version there are as they were last known here: then nobody has written the
 /// key since the count began. For a write changes the version, and so does a merge in place. What else can happen to records of such a key is told: that one
 /// was copied ([`ManyCount::copied`]), and that a segment with one is free ([`ManyCount::freed`]). So the number is that of its records in the segments that there are, once all that there were in the
@@ -289,11 +290,18 @@ pub(crate) struct CountedKey {
 pub(crate) struct ManyCount {
     /// By the hash of table and key.
     keys: HashMap<u64, CountedKey>,
+    /// Keys that are not looked up yet: table and key. No segment is counted before they are.
+    pub(crate) noted: Vec<(u32, Box<[u8]>)>,
     /// Segments that are not counted yet: their first extents, by their numbers.
     pub(crate) left: BTreeMap<u64, u32>,
 }
 
 impl ManyCount {
+    /// Of keys that are still to be looked up, in segments all of which are sealed.
+    pub(crate) fn new(noted: Vec<(u32, Box<[u8]>)>, left: BTreeMap<u64, u32>) -> ManyCount {
+        ManyCount { keys: HashMap::new(), noted, left }
+    }
+
     pub(crate) fn add_key(&mut self, key: CountedKey) {
         self.keys.insert(SstKey::new(key.table, &key.key).hash(), key);
     }
