@@ -392,13 +392,20 @@ impl Engine {
         waiting.iter().any(|victim| oldest.is_none_or(|oldest| oldest >= victim.sequence))
     }
 
+    /// Whether a victim waits for a backup, which has still to copy it.
+    pub(crate) fn waits_for_backup(&self) -> bool {
+        self.backups.is_active() && self.gc.waiting().iter().any(|victim| self.backups.holds(victim.extent))
+    }
+
     /// What keeps segments that are empty, or could be, from being freed: for the error of a store that is full.
     pub(crate) fn pins(&self) -> Vec<String> {
         let oldest = self.snapshots.oldest();
         let waiting = self.gc.waiting();
-        let of_snapshots =
-            waiting.iter().filter(|victim| oldest.is_some_and(|o| o < victim.sequence)).count();
-        let of_readers = waiting.len() - of_snapshots;
+        let (of_snapshots, others): (Vec<Pending>, Vec<Pending>) =
+            waiting.into_iter().partition(|victim| oldest.is_some_and(|o| o < victim.sequence));
+        let of_snapshots = of_snapshots.len();
+        let of_backup = others.iter().filter(|victim| self.backups.holds(victim.extent)).count();
+        let of_readers = others.len() - of_backup;
         let bytes = |segments: u64| segments * self.log.extent_bytes();
         let mut pins = Vec::new();
         if let Some(age_ms) = self.snapshots.oldest_age_ms(self.clock.monotonic_ns()) {
@@ -407,6 +414,12 @@ impl Engine {
                 "a snapshot taken {age_ms} ms ago keeps what was replaced since ({of_snapshots} empty segments and {kept} that are not, \
                  {} bytes, wait for it)",
                 bytes(of_snapshots as u64 + kept)
+            ));
+        }
+        if of_backup > 0 {
+            pins.push(format!(
+                "{of_backup} empty segments, {} bytes, wait until the backup that is under way has copied them",
+                bytes(of_backup as u64)
             ));
         }
         if of_readers > 0 {

@@ -237,7 +237,7 @@ pub struct Options {
     /// collects, merges and sweeps by hand, and a full store says so at once.
     pub background: bool,
     /// Whether a write that finds no room waits while gc may make some (about a second at most without
-    /// progress), and writers slow down beforehand while space is low. Default true. Without, such a write fails at once
+    /// progress, and a minute where a backup has still to copy what was made free), and writers slow down beforehand while space is low. Default true. Without, such a write fails at once
     /// with [`Busy`](crate::ErrorKind::Busy), for a program whose threads must not sleep.
     pub wait_for_space: bool,
     /// A store whose log takes at least so many bytes saves its index when it is closed, so that the log need not be read when it is opened next. That takes 20 to 40 bytes for each key, of free space in the fast tier,

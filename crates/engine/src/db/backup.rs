@@ -3,7 +3,8 @@
 //! Owns [`Db::backup`], [`restore`], and what keeps the segments that are still to be copied where they are. The copy is a
 //! physical one ([0016](../../../../docs/decisions/0016-backup.md)): every segment to the place that it has, every record
 //! verified on the way, all of it read again at the end. Promises a prefix of the writes, with batches whole; that writers
-//! never wait for the copy, but for one sync at its beginning like any other; and that memory does not grow with the store.
+//! wait for one sync at its beginning like any other, and then for no copy but, where there is no room left, that of a segment
+//! which gc has emptied; and that memory does not grow with the store.
 //! Must not know the bytes of records (`log/copy.rs`) nor the order of the steps in the directory (`target.rs`).
 //!
 //! A backup:

@@ -49,7 +49,7 @@ use crate::{Error, ErrorKind, FieldName, Result, Value, limits};
 const WAIT: Duration = Duration::from_millis(10);
 /// After so many in which gc came by and freed nothing, the store counts as full.
 const IDLE_WAITS_MAX: u32 = 100;
-/// So it does after so many in which gc did not come by at all: its thread has not run for a minute.
+/// So it does after so many in which gc did not come by at all, its thread has not run for a minute; or in which a backup had not copied yet what gc emptied.
 const UNANSWERED_WAITS_MAX: u32 = 6_000;
 
 /// How one wait for space ended.
@@ -59,7 +59,7 @@ pub(crate) enum WaitOutcome {
     Progress,
     /// Gc looked, and freed nothing.
     Idle,
-    /// Nobody has looked yet: the processors are busy with others.
+    /// Nobody has looked yet, the processors are busy with others; or a backup comes first that takes its time.
     Unanswered,
 }
 
@@ -339,7 +339,11 @@ impl Engine {
             let full = self.full(no_space);
             return Err(Error::new(ErrorKind::Busy, full.message()));
         }
-        waits.record(self.await_gc_cycle(refused.returns, WAIT));
+        waits.record(match self.await_gc_cycle(refused.returns, WAIT) {
+            // A slow disk takes seconds for a sync of what was copied before.
+            WaitOutcome::Idle if self.waits_for_backup() => WaitOutcome::Unanswered,
+            waited => waited,
+        });
         Ok(())
     }
 

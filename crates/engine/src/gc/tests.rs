@@ -8,7 +8,7 @@ use crate::db::fixture::options;
 use crate::db::write::WaitOutcome;
 use crate::index::Slot;
 use crate::log::segment::SEGMENT_HEADER_BYTES;
-use crate::sync::atomic::AtomicBool;
+use crate::sync::atomic::{AtomicBool, AtomicU64};
 use crate::{Batch, Db, Expiry, Options, Schema, Table, Type, Value};
 
 fn open(sim: &CrashSim) -> Db {
@@ -424,6 +424,46 @@ fn a_wait_is_idle_only_if_gc_came_by_and_freed_nothing() {
     *gc.returns_at_busy.lock() = Some(refused);
     assert!(db.wait_for_space(long), "freed since somebody was told `Busy`");
     assert!(!db.wait_for_space(brief), "and waited for already");
+}
+
+/// What a backup has still to copy comes back once it has, however slow it is: writers wait for it longer than for a second of looks that free nothing.
+#[test]
+fn writers_wait_for_a_backup_that_stands_still() {
+    const ROWS: u64 = 2_500;
+    const WAITS: u64 = 200;
+    let sim = CrashSim::new(CrashModel::Pages, 16 << 20);
+    let db = Db::open_on(FastTier::simulated(&sim), Options { background: true, ..options() }).unwrap();
+    let flat = db.create_table("flat", Schema::flat()).unwrap();
+    let (engine, written) = (flat.engine(), AtomicU64::new(0));
+    let put_all = |round: u64| {
+        (0..ROWS).try_for_each(|n| {
+            let value = [round as u8; 4096];
+            flat.put(&n.to_be_bytes(), &[("value", Value::Bytes(&value))])?;
+            written.fetch_add(1, Ordering::SeqCst);
+            Ok::<_, Error>(())
+        })
+    };
+    put_all(0).unwrap();
+    // There is not room for what the backup is to copy and as much again.
+    let pinning = engine.backups.take().unwrap();
+    drop(engine.gc.lock.write());
+    pinning.narrow(&engine.log.segments_to_copy());
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| (1..4).try_for_each(put_all));
+        let (mut seen, gc) = ((0, 0), &engine.gc);
+        eventually("a writer waits for more than a second of looks", || {
+            let now = (written.load(Ordering::SeqCst), gc.cycles());
+            if now.0 != seen.0 {
+                seen = now;
+            }
+            writer.is_finished() || now.1 - seen.1 >= WAITS
+        });
+        let why = engine.pins().join("; ");
+        drop(pinning);
+        writer.join().unwrap().unwrap();
+        assert!(why.contains("wait until the backup that is under way has copied them"), "{why}");
+    });
+    assert_eq!(written.load(Ordering::SeqCst), 4 * ROWS);
 }
 
 /// A cycle by hand was counted as two steps of the thread's, so that what it was just emptying was taken for live: a writer that came then was
