@@ -240,8 +240,10 @@ impl Engine {
             self.gc.set_moving_bytes(0);
         }
         match &moved {
-            // Nothing was tried yet.
-            Ok(0) if chosen.is_empty() && self.may_leave_when_sealed(oldest) => {}
+            // Nothing was tried: what is there may leave once it is sealed, or once a snapshot has gone that may do so in a moment.
+            Ok(0)
+                if chosen.is_empty() && (self.may_leave_when_sealed(oldest) || self.waits_for_snapshot()) => {
+            }
             Ok(victims) => self.gc.moved_out_of(*victims, self.arena.bytes()),
             Err(error) if self.log.check_writable().is_ok() => {
                 self.gc.moving_failed(error, self.clock.monotonic_ns());

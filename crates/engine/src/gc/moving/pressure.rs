@@ -185,7 +185,7 @@ impl Engine {
         oldest.is_none() && self.log.candidates().is_empty() && self.log.has_open_segments()
     }
 
-    /// A new key was refused for want of room in the index: whether moves may take others out of it.
+    /// A new key was refused for want of room in the index: whether moves may take others out of it, if only once a short snapshot has gone.
     pub(crate) fn may_gain_index(&self) -> bool {
         // What is asked for may be more than one key, and not all of it is for new keys.
         let most = self.options.index_bytes_max;
@@ -196,7 +196,7 @@ impl Engine {
             |oldest| self.may_leave_when_sealed(oldest) || !self.choose_to_move(oldest).is_empty();
         let can_go_on = || self.index_pressure() > 0.0 && is_any_left(self.snapshots.oldest());
         // What a cycle has taken for its victims is nowhere to be seen, nor is there any pressure once one has ended.
-        self.moves_help() && (can_go_on() || !self.gc.was_idle_since(cycles))
+        self.moves_help() && (can_go_on() || !self.gc.was_idle_since(cycles)) || self.waits_for_snapshot()
     }
 
     /// Holds writers to what moves can keep up with. Where they make no room, or nobody moves rows but by hand, nobody is held.

@@ -3,6 +3,7 @@
 use hedgerow_device::{CapacityTier, Clock, CrashModel, CrashSim, FastTier};
 
 use super::{FAST_BYTES, tight_options};
+use crate::gc::moving::pressure::LONG_SNAPSHOT_MS;
 use crate::{Batch, Capacity, Db, ErrorKind, Expiry, Options, Schema, Table, Type, row};
 
 const INDEX_BYTES: u64 = 1 << 20;
@@ -83,12 +84,15 @@ fn rows_move_out_of_what_is_written_to_where_the_index_is_full() {
         seal: false,
         ..tight_options(false)
     };
-    let db = Db::open_at(tiers, options, Clock::manual(1_000)).unwrap();
+    let clock = Clock::manual(1_000);
+    let db = Db::open_at(tiers, options, clock.clone()).unwrap();
     let table = db.create_table("t", Schema::new().field("n", Type::U64)).unwrap();
     let engine = table.engine();
     let mut n = fill(&table, 0);
     assert!(engine.log.candidates().is_empty(), "{n} rows filled a segment");
     let snapshot = db.snapshot();
+    assert!(engine.may_gain_index(), "a snapshot that may go in a moment keeps all of it");
+    clock.advance_ms(LONG_SNAPSHOT_MS);
     assert!(!engine.may_gain_index(), "a snapshot keeps all of it");
     drop(snapshot);
     assert!(engine.may_gain_index(), "a writer with gc's thread beside it would be told Full");
@@ -99,6 +103,31 @@ fn rows_move_out_of_what_is_written_to_where_the_index_is_full() {
         n += more;
     }
     assert_eq!(table.scan().count() as u64, n);
+}
+
+/// A short snapshot refuses no new key, neither while it is there nor when it has gone: what a move found nothing for because of it is there to be moved.
+#[test]
+fn a_short_snapshot_is_waited_for_where_the_index_is_full() {
+    let sim = CrashSim::new(CrashModel::Pages, FAST_BYTES);
+    let tiers = (FastTier::simulated(&sim), CapacityTier::simulated(&sim));
+    let options = Options { index_bytes_max: INDEX_BYTES, seal: false, ..tight_options(false) };
+    let clock = Clock::manual(1_000);
+    let db = Db::open_at(tiers, options, clock.clone()).unwrap();
+    let table = db.create_table("t", Schema::new().field("n", Type::U64)).unwrap();
+    let engine = table.engine();
+    let snapshot = db.snapshot();
+    let n = fill(&table, 0);
+    assert!(!engine.log.candidates().is_empty(), "{n} rows filled no segment");
+    let move_rows = || engine.move_rows().unwrap();
+    assert_eq!((move_rows(), engine.may_gain_index()), (0, true), "it may go in a moment");
+    drop(snapshot);
+    assert!(engine.may_gain_index(), "the next cycle moves what it kept");
+    let snapshot = db.snapshot();
+    assert!(move_rows() > 0 && fill(&table, n) > 1_000, "it was taken after them");
+    clock.advance_ms(LONG_SNAPSHOT_MS);
+    while move_rows() > 0 {}
+    assert!(!engine.may_gain_index(), "nobody waits for one that may be held for long");
+    drop(snapshot);
 }
 
 /// A move makes room in the index, and collecting does not, however much is obsolete.
