@@ -1,10 +1,11 @@
 //! Parses the command line and maps outcomes to exit codes; does no work itself.
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
+
+use crate::printing::report;
 
 /// A store for rows: read and write just the fields you name.
 #[derive(Debug, Parser)]
@@ -72,8 +73,7 @@ pub fn run() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
-            // Standard error may be a terminal that has gone.
-            drop(writeln!(std::io::stderr(), "hedgerow: {message}"));
+            report(format_args!("{message}"));
             ExitCode::FAILURE
         }
     }
@@ -87,6 +87,6 @@ fn wrong_usage(error: &clap::Error) -> ExitCode {
     let text = error.to_string();
     let what: Vec<&str> = text.lines().take_while(|line| !line.is_empty()).map(str::trim).collect();
     let what = what.join(" ");
-    eprintln!("hedgerow: {} (hedgerow --help shows what there is)", what.trim_start_matches("error: "));
+    report(format_args!("{} (hedgerow --help shows what there is)", what.trim_start_matches("error: ")));
     ExitCode::from(2)
 }

@@ -13,6 +13,7 @@ use hedgerow_kvssd::{AckMode, ArrayError, ArrayMedium, Geometry, KvssdBackend, K
 use hedgerow_row::backend::{Answer, Backend, Command};
 use hedgerow_row::{Error, ErrorKind};
 
+use crate::printing::report;
 use crate::store_url::KvssdUrl;
 
 /// Blocks of a device, at least: with less of them what is kept free is a large part of it.
@@ -166,7 +167,7 @@ impl IntervalPersister {
             while stopped.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
                 let persisted = persist(&*backend);
                 if let (Err(error), false) = (&persisted, has_failed) {
-                    eprintln!("hedgerow: what was stored could not be made durable: {error}");
+                    report(format_args!("what was stored could not be made durable: {error}"));
                 }
                 has_failed = persisted.is_err();
             }

@@ -16,6 +16,7 @@ pub mod kvssd_store;
 pub mod open_files;
 pub mod pool;
 pub mod pool_store;
+pub mod printing;
 pub mod process;
 pub mod repair;
 pub mod serve;

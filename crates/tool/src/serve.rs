@@ -3,7 +3,14 @@
 //! Owns: its command line, opening the store, binding, the banner, signals. One event loop serves all clients
 //! ([`event_loop`]); beside it one thread syncs ([`persister`]), one waits for space ([`waiter`]), and one makes a backup when that is asked for
 //! ([`backups`]). Promises: a wrong
-//! setting, a busy port or a locked directory is one clear sentence; SIGTERM and SIGINT stop it with everything persisted.
+//! setting, a busy port or a locked directory is one clear sentence; SIGTERM and SIGINT stop it with everything persisted; it goes on whether or not
+//! anybody reads what it prints ([`printing`](crate::printing)).
+
+#![deny(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "they panic where nobody reads that, and would end the server for its clients"
+)]
 
 use std::net::{Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::path::{Path, PathBuf};
@@ -53,6 +60,7 @@ use settings::Settings;
 use crate::capacity::{CapacityArgs, place_text};
 use crate::kvssd_store::{self, IntervalPersister};
 use crate::pool_store::PoolStore;
+use crate::printing::print;
 use crate::store_url::{KvssdUrl, Medium, PoolUrl, StoreUrl};
 use crate::units::{parse_bytes, parse_duration};
 
@@ -240,7 +248,7 @@ impl Ready {
 /// Serves until asked to stop.
 pub fn run(args: Args) -> Result<(), String> {
     let ready = prepare(&args)?;
-    print!("{}", ready.banner);
+    print(&ready.banner);
     let stopper = ready.stopper();
     let mut signals =
         signal_hook::iterator::Signals::new([signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT])
@@ -252,7 +260,7 @@ pub fn run(args: Args) -> Result<(), String> {
     });
     let persists = !args.read_only && !matches!(args.url(), StoreUrl::Memory | StoreUrl::Pool(_));
     ready.run()?;
-    println!("hedgerow: stopped{}", if persists { ", everything is persisted" } else { "" });
+    print(&format!("hedgerow: stopped{}\n", if persists { ", everything is persisted" } else { "" }));
     Ok(())
 }
 

@@ -13,6 +13,8 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use hedgerow::backup::{Progress, Summary};
 use hedgerow::{Db, Error};
 
+use crate::printing::report;
+
 /// Bytes in the name of a backup.
 const NAME_BYTES_MAX: usize = 128;
 
@@ -107,8 +109,10 @@ impl Backups {
             match outcome {
                 Ok(summary) => status.summary = Some(summary),
                 Err(error) => {
-                    eprintln!("hedgerow: the backup into {} failed: {error}", to.display());
                     status.failure = Some(error.to_string());
+                    // Who asks for the status is not to wait for who reads this.
+                    drop(status);
+                    report(format_args!("the backup into {} failed: {error}", to.display()));
                 }
             }
         });

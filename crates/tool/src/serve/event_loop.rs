@@ -34,6 +34,7 @@ use super::resp::{Parsed, ProtocolError, RequestLimits};
 use super::server::{Server, Shutdown};
 use super::session::{ReplyMode, Session, WaitsFor};
 use super::waiter::Waiter;
+use crate::printing::report;
 
 /// Listeners have the tokens below this, connections those from here on.
 const FIRST_CONNECTION: usize = 64;
@@ -464,10 +465,10 @@ impl EventLoop {
             && let Some(failure) = self.server.keyspace.write_failure()
         {
             self.has_reported_write_failure = true;
-            eprintln!(
-                "hedgerow: writes are refused from now on, and reads go on: {} (at {} ms since 1970)",
+            report(format_args!(
+                "writes are refused from now on, and reads go on: {} (at {} ms since 1970)",
                 failure.message, failure.at_ms
-            );
+            ));
         }
     }
 
@@ -635,10 +636,10 @@ impl EventLoop {
                 Reply::new(&mut connection.output, session.resp3).error(failure.as_str());
             }
         }
-        eprintln!(
-            "hedgerow: stopping, though the store has not answered for {patience} seconds: {waiting} commands were under way; {changes} of \
-             them may have been done, or not, and their clients are told so"
-        );
+        report(format_args!(
+            "stopping, though the store has not answered for {patience} seconds: {waiting} commands were under way; {changes} of them may \
+             have been done, or not, and their clients are told so"
+        ));
     }
 
     /// Stops accepting, lets clients have the replies to what was done, persists.

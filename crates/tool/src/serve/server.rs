@@ -26,6 +26,7 @@ use super::session::{Ran, Session, WaitsFor};
 use super::settings::Settings;
 use super::slowlog::{Slow, SlowLog};
 use super::stats::{Calls, Errors, LookUps, Rates, Tally, Totals};
+use crate::printing::report;
 use crate::process::Memory;
 
 /// Counters of INFO.
@@ -237,11 +238,11 @@ impl Server {
         let is_quiet = |logged: Instant| logged.elapsed() >= limits::CROSS_PROTOCOL_LOG_INTERVAL;
         if self.cross_protocol_logged.is_none_or(is_quiet) {
             self.cross_protocol_logged = Some(Instant::now());
-            eprintln!(
-                "hedgerow: possible attack: {} sent POST or Host:, as a browser does on behalf of a web page. Its \
-                 connection was closed.",
+            report(format_args!(
+                "possible attack: {} sent POST or Host:, as a browser does on behalf of a web page. Its connection was \
+                 closed.",
                 session.address
-            );
+            ));
         }
     }
 

@@ -1,7 +1,7 @@
 //! Backups by the command line and by a server under load, and stores made of them.
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -134,6 +134,22 @@ fn clients_write_backups_only_where_the_operator_said() {
     client.run("HR.BACKUP START store");
     let status = wait_for_backup(&mut client);
     assert!(status.contains("\"err\"") && status.contains("choose another"), "{status}");
+}
+
+/// A backup that fails is told as one that failed, also where nobody reads what the server says of it.
+#[test]
+fn a_backup_that_failed_is_told_though_nobody_reads_the_log() {
+    let (store, target) = (TempDir::new(), TempDir::new());
+    std::fs::write(target.path().join("taken"), "no directory").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hedgerow"));
+    command.stderr(Stdio::piped());
+    let mut program = Program::start(command, store.path(), &["--backup-dir", text(target.path())]);
+    drop(program.child.stderr.take());
+    let mut client = program.client();
+    assert_eq!(client.run("HR.BACKUP START taken"), "Backup started");
+    let status = wait_for_backup(&mut client);
+    assert!(status.contains("\"err\""), "{status}");
+    assert!(client.run("INFO hedgerow").contains("backup_status:err"));
 }
 
 /// A server that is killed in the middle of a backup leaves one that nothing takes for whole, and that is gone on with.

@@ -233,7 +233,8 @@ pub(crate) fn on_every_store(test: fn(Store)) {
 pub(crate) struct Program {
     pub(crate) child: Child,
     pub(crate) address: SocketAddr,
-    pub(crate) stdout: BufReader<ChildStdout>,
+    /// Until nobody is to read it any more.
+    pub(crate) stdout: Option<BufReader<ChildStdout>>,
 }
 
 impl Program {
@@ -275,7 +276,7 @@ impl Program {
                 break address.parse().unwrap();
             }
         };
-        Program { child, address, stdout }
+        Program { child, address, stdout: Some(stdout) }
     }
 
     pub(crate) fn client(&self) -> Client {

@@ -66,7 +66,7 @@ fn stops_cleanly_on_signals() {
         assert_eq!(client.try_reply(), None);
         assert!(program.child.wait().unwrap().success());
         let mut rest = String::new();
-        program.stdout.read_to_string(&mut rest).unwrap();
+        program.stdout.take().unwrap().read_to_string(&mut rest).unwrap();
         assert!(rest.contains("redis-cli -h 127.0.0.1 -p"), "{rest}");
         assert!(rest.contains("stopped, everything is persisted"), "{rest}");
     }
@@ -85,6 +85,25 @@ fn shutdown_stops_it_too() {
     let program = Program::spawn(dir.path(), &[]);
     assert_eq!(program.client().run("GET k"), "\"v\"");
     program.kill();
+}
+
+/// Whoever read what it prints may be gone: it goes on all the same, and stops in order.
+#[test]
+fn goes_on_though_nobody_reads_what_it_prints() {
+    let dir = TempDir::new();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hedgerow"));
+    command.stderr(Stdio::piped());
+    let mut program = Program::start(command, dir.path(), &[]);
+    drop((program.child.stderr.take(), program.stdout.take()));
+    // It has something to say of this one.
+    let mut stranger = program.client();
+    stranger.send_raw(b"POST / HTTP/1.1\r\n");
+    assert_eq!(stranger.try_reply(), None);
+    assert_eq!(program.client().run("SET k v"), "OK");
+    signal(&program, "-INT");
+    let status = program.child.wait().unwrap();
+    assert!(status.success(), "{status}");
+    assert_eq!(Program::spawn(dir.path(), &[]).client().run("GET k"), "\"v\"");
 }
 
 fn fails_with(args: &[&str]) -> String {

@@ -60,7 +60,7 @@ fn servers_over_one_pool_have_the_same_rows() {
     for mut program in [two, three] {
         assert_eq!(program.child.wait().unwrap().code(), Some(1));
         let mut said = String::new();
-        program.stdout.read_to_string(&mut said).unwrap();
+        program.stdout.take().unwrap().read_to_string(&mut said).unwrap();
         assert!(!said.contains("everything is persisted"), "{said}");
     }
 }
