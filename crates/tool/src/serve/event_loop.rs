@@ -779,8 +779,8 @@ fn execute(
             }
         }
         let args = connection.parser.args(connection.input.bytes());
-        // One that is done is answered, whoever pauses.
-        if server.paused.is_some() && server.sessions[key].held.is_none() {
+        // One that is done is answered, whoever pauses, and one that was begun is ended.
+        if server.paused.is_some() && server.sessions[key].may_begin_anew() {
             let waits = server.is_paused() && dispatch::pauses(server, key, args);
             server.sessions[key].is_paused = waits;
             if waits {

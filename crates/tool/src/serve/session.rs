@@ -289,6 +289,11 @@ impl Session {
         self.stranger_since.is_none()
     }
 
+    /// Whether the command that it gave last may be given again as if it never had been.
+    pub fn may_begin_anew(&self) -> bool {
+        self.held.is_none() && self.attempt.as_ref().is_none_or(|attempt| attempt.may_be_forgotten())
+    }
+
     /// Whether its next command waits for a step of its attempt at a store of pairs.
     pub fn waits_for_store(&self) -> bool {
         matches!(self.waits_for, Some(WaitsFor::Step | WaitsFor::Change))

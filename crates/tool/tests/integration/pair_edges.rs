@@ -313,6 +313,65 @@ fn what_is_given_again_counts_once() {
     assert_eq!(counted(&mut client, ["cmdstat_getset", "keyspace_hits", "keyspace_misses"]), [1, 4, 299]);
 }
 
+/// Waits until the sweep has done its round, and so rests: by a clock that stands still for good.
+fn let_the_sweep_rest(failing: &FailingBackend, client: &mut Client) {
+    let (mut commands, mut looks) = (failing.commands(), 0);
+    eventually("the sweep rests", || {
+        assert_eq!(client.run("PING"), "PONG");
+        let now = failing.commands();
+        looks = if now == commands { looks + 1 } else { 0 };
+        commands = now;
+        // Half a second: it would have gone on in between.
+        looks > 100
+    });
+}
+
+/// A pause that begins while a command is under way loses nothing of it: neither that nobody knows whether its change was made, nor what it has done to tables. It
+/// is not done again when the pause ends.
+#[test]
+fn a_pause_has_no_command_done_twice() {
+    for (line, before_the_step, fault, expected) in [
+        // The table and the row are got; then comes the change.
+        ("INCR k", 2, Some(BackendFault::AnswerLost), "(ERR it may have been done, or not"),
+        // It is looked whether there is such a table; then it is made.
+        ("HR.CREATE t n i64", 1, None, "OK"),
+    ] {
+        let (memory, clock) = (MemoryBackend::default(), clock());
+        let held_at = Arc::new(AtomicU64::new(u64::MAX));
+        let (is_held, at) = (Arc::new(AtomicBool::new(false)), Arc::clone(&held_at));
+        let holds = Arc::clone(&is_held);
+        let decide = move |command| {
+            if command != at.load(Ordering::SeqCst) {
+                return None;
+            }
+            holds.store(true, Ordering::SeqCst);
+            while holds.load(Ordering::SeqCst) {
+                thread::sleep(Duration::from_millis(1));
+            }
+            fault
+        };
+        let failing = FailingBackend::new(Arc::new(memory), decide);
+        let server = Server::start_over_pairs(&failing, &clock, &[]);
+        let (mut client, mut other) = (server.client(), server.client());
+        assert_eq!(client.run("SET k 1"), "OK");
+        let_the_sweep_rest(&failing, &mut other);
+        held_at.store(failing.commands() + before_the_step, Ordering::SeqCst);
+        client.send(&line.split(' ').map(str::as_bytes).collect::<Vec<_>>());
+        eventually("its step is under way", || is_held.load(Ordering::SeqCst));
+        assert_eq!(other.run("CLIENT PAUSE 100000 WRITE"), "OK");
+        is_held.store(false, Ordering::SeqCst);
+        // While the others are paused: it is ended, for it was begun.
+        let reply = client.reply();
+        assert!(reply.starts_with(expected), "{line}: {reply}");
+        // What is given in the pause waits for its end.
+        client.send(&[b"INCR", b"k"]);
+        eventually("it waits", || other.run("CLIENT LIST").contains(" flags=b "));
+        assert_eq!(other.run("CLIENT UNPAUSE"), "OK");
+        let increments = if line == "INCR k" { 2 } else { 1 };
+        assert_eq!(client.reply(), (1 + increments).to_string(), "after {line}");
+    }
+}
+
 /// A store that does not answer any more holds up who asks it, and not the end of the server: whose change was under way is told that nobody knows, who only
 /// read is told nothing.
 #[test]

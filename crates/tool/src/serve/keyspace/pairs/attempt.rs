@@ -211,6 +211,12 @@ impl Attempt {
         self.failure.take()
     }
 
+    /// Whether the command may begin anew without it: nothing of it is done, nor may be, and nothing is to be told of it.
+    pub fn may_be_forgotten(&self) -> bool {
+        let is_begun = self.work.as_ref().is_some_and(|work| work.chore.changes());
+        self.failure.is_none() && !is_begun && !self.done.iter().any(|(chore, _)| chore.changes())
+    }
+
     /// The command is told this when it is given again.
     pub fn fail(&mut self, failure: Failure) {
         self.failure = Some(failure);
