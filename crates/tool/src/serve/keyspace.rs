@@ -12,6 +12,7 @@ use hedgerow_device::{Clock, Random};
 use hedgerow_row::pairs::PairDb;
 
 use super::failure::{Failure, Outcome};
+use super::limits;
 
 mod copied;
 pub mod cursor;
@@ -376,11 +377,16 @@ impl Keyspace {
         }
     }
 
-    /// Whether a watched key was changed, or has expired, since.
-    pub fn has_changed(&self, space: usize, key: &[u8], watched: Watched) -> Outcome<bool> {
+    /// Whether one of these watched keys was changed, or has expired, since.
+    pub fn has_any_changed<'k>(
+        &self,
+        mut watched: impl Iterator<Item = (usize, &'k [u8], Watched)>,
+    ) -> Outcome<bool> {
         match self {
-            Keyspace::Tiered(keys) => keys.has_changed(space, key, watched),
-            Keyspace::Pairs(keys) => keys.has_changed(space, key, watched),
+            Keyspace::Tiered(keys) => keys.has_any_changed(watched),
+            Keyspace::Pairs(keys) => watched.try_fold(false, |changed, (space, key, watched)| {
+                Ok(changed || keys.has_changed(space, key, watched)?)
+            }),
         }
     }
 
@@ -463,6 +469,18 @@ impl Keyspace {
             Keyspace::Tiered(keyspace) => keyspace.count_existing(space, keys).map(drop),
             // The command's attempt changes nothing before all of it was read.
             Keyspace::Pairs(_) => Ok(()),
+        }
+    }
+
+    /// Looks at the rows of keys that the command reads, as those of this type if it is one for strings or for hashes, so that what it lacks of any of them is brought together: of
+    /// up to [`limits::LOOK_AHEAD_KEYS_MAX`].
+    pub fn look_ahead_at<'k>(&self, space: usize, kind: Option<Kind>, keys: impl Iterator<Item = &'k [u8]>) {
+        match self {
+            Keyspace::Tiered(keyspace) => {
+                keyspace.look_at(space, kind, keys.take(limits::LOOK_AHEAD_KEYS_MAX));
+            }
+            // They are fetched together anyway.
+            Keyspace::Pairs(_) => {}
         }
     }
 

@@ -41,6 +41,9 @@ pub const PREFETCHED_KEYS_MAX: usize = 64;
 /// How often it is checked that the keys an `EXEC` read from such a store were there together, before it is answered without that: others write them all
 /// the while.
 pub const READ_CHECKS_MAX: u32 = 256;
+/// Keys of one command that are looked at together for what it lacks of them: of hardly more a thread is told what it lacked, and they hold up others for some
+/// milliseconds.
+pub const LOOK_AHEAD_KEYS_MAX: usize = 4_000;
 /// Commands of clients whose steps go on in one exchange with such a store.
 pub const EXCHANGED_ATTEMPTS_MAX: usize = 256;
 /// How long the server waits, when it stops, for what such a store has not answered yet.

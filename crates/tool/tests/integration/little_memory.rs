@@ -111,6 +111,56 @@ fn commands_are_given_again_when_their_rows_are_there() {
     }
 }
 
+/// What a command lacks of all of its keys is brought together: else it would be put off for one after the other, and after sixteen the loop would wait for the rest.
+#[test]
+fn what_many_keys_lack_is_brought_together() {
+    // Once for the first, once for all others, and once more for those under deltas.
+    const FEW: u64 = 4;
+    let Some(cold) = Cold::new() else { return };
+    let (mut client, mut watcher) = (cold.client(), cold.client());
+    let text = "x".repeat(4000);
+    for n in 0..100 {
+        assert_eq!(client.run(&format!("SET e{n} {text} EX 100000")), "OK");
+    }
+    let mut cool = || {
+        // As where there is less memory than data: else one that waits has those beside it brought, too.
+        cold.tier.read_nothing_ahead();
+        assert!(cold.cool(&mut watcher));
+        waits(&mut watcher)
+    };
+    let names = |prefix: &str, to: u64| (0..to).map(|n| format!(" {prefix}{n}")).collect::<String>();
+    let before = cool();
+    let reply = client.run(&format!("MGET{}", names("s", 500)));
+    assert_eq!(reply.matches(":xxx").count(), 500);
+    let waited = waits(&mut client) - before;
+    assert!((1..=FEW).contains(&waited), "MGET waited {waited} times");
+
+    let before = cool();
+    assert_eq!(client.run(&format!("WATCH{}", names("e", 100))), "OK");
+    let waited = waits(&mut client) - before;
+    assert!((1..=FEW).contains(&waited), "WATCH waited {waited} times");
+
+    let before = cool();
+    client.script(&[("MULTI", "OK"), ("PING", "QUEUED"), ("EXEC", "[PONG]")]);
+    let waited = waits(&mut client) - before;
+    assert!((1..=FEW).contains(&waited), "EXEC waited {waited} times for what was watched");
+
+    let before = cool();
+    assert_eq!(client.run("MULTI"), "OK");
+    // One by one: those that come together have their rows asked for together.
+    for n in 0..100 {
+        assert_eq!(client.run(&format!("STRLEN s{n}")), "QUEUED");
+        assert_eq!(client.run(&format!("HGET h{n} n")), "QUEUED");
+        assert_eq!(client.run(&format!("TTL s{}", 500 + n)), "QUEUED");
+    }
+    let reply = client.run("EXEC");
+    let expected: Vec<String> =
+        (0..100).map(|n| format!("{}, \"{n}\", -1", 4001 + n.to_string().len())).collect();
+    assert_eq!(reply, format!("[{}]", expected.join(", ")));
+    let waited = waits(&mut client) - before;
+    assert!((1..=FEW).contains(&waited), "EXEC waited {waited} times");
+}
+
 /// Whoever has left while its row was brought is forgotten, and another in its place is not taken for it.
 #[test]
 fn a_client_may_leave_meanwhile() {

@@ -184,6 +184,27 @@ fn what_is_brought_for_a_command_is_held_for_it_alone() {
     assert_eq!(fetches_of(&["DEL large1 large2 large3"]), (replied(&["3"]), 1));
 }
 
+/// What the commands of a transaction lack, or watched keys, is brought together, however many they are, and the loop waits for none of it.
+#[test]
+fn what_many_keys_lack_is_brought_together() {
+    let [_, (sim, lower)] = twins();
+    let mut client = lower.client();
+    // Each in a block of its own.
+    let names = |prefix: &str| (0..40).map(|n| format!("{prefix}{}", n * 15)).collect::<Vec<String>>();
+    let waits_of = |what: &str, client: &mut Client, expected: &str| {
+        let mut watcher = lower.client();
+        let before = number_in_info(&mut watcher, "waits_for_rows");
+        assert_eq!(client.run(what), expected);
+        let waited = number_in_info(&mut watcher, "waits_for_rows") - before;
+        assert!((1..=3).contains(&waited), "{what:.40} waited {waited} times");
+        assert!(!sim.file_waiters().contains(""), "the loop waited for {what:.40}");
+    };
+    waits_of(&format!("WATCH {}", names("h").join(" ")), &mut client, "OK");
+    assert_eq!(client.run("MULTI"), "OK");
+    names("s").iter().for_each(|name| assert_eq!(client.run(&format!("STRLEN {name}")), "QUEUED"));
+    waits_of("EXEC", &mut client, &format!("[{}]", ["480"; 40].join(", ")));
+}
+
 #[test]
 fn what_is_below_is_told() {
     let [(_, plain), (_, lower)] = twins();

@@ -3,7 +3,7 @@
 use super::expiration::{self, Expiry, parse_expiry};
 use super::is_word;
 use crate::serve::failure::{Failure, Outcome};
-use crate::serve::keyspace::check_key;
+use crate::serve::keyspace::{Kind, check_key};
 use crate::serve::limits;
 use crate::serve::number;
 use crate::serve::resp::Args;
@@ -37,7 +37,8 @@ pub fn mget(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
             Err(failure) if failure == Failure::WRONG_TYPE => None,
             Err(failure) => {
                 // If it is that something lacks, what the others lack is brought with it.
-                context.server.keyspace.look_ahead(db, args.from(n + 2).iter()).ok();
+                let rest = args.from(n + 2);
+                context.server.keyspace.look_ahead_at(db, Some(Kind::String), rest.iter());
                 return Err(failure);
             }
             Ok(found) => found,

@@ -11,7 +11,7 @@ use std::time::Instant;
 use super::call;
 use crate::serve::command::{Command, Flag};
 use crate::serve::failure::{Failure, Outcome};
-use crate::serve::keyspace::Keyspace;
+use crate::serve::keyspace::{Keyspace, Kind};
 use crate::serve::limits;
 use crate::serve::resp::Args;
 use crate::serve::server::Context;
@@ -46,7 +46,7 @@ pub fn watch(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
     if context.session().multi.is_some() {
         return Err(Failure::text("ERR WATCH inside MULTI is not allowed"));
     }
-    for key in args.from(1).iter() {
+    for (n, key) in args.from(1).iter().enumerate() {
         let watched = &context.session().watched;
         if watched.contains(db, key) {
             continue;
@@ -54,7 +54,10 @@ pub fn watch(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
         if watched.len() >= limits::WATCHED_KEYS_MAX {
             return Err(Failure::text("ERR too many keys watched by one client"));
         }
-        let watched = context.server.keyspace.watch(db, key)?;
+        let watched = context.server.keyspace.watch(db, key).inspect_err(|_| {
+            // If it is that something lacks, what the others lack is brought with it.
+            context.server.keyspace.look_ahead(db, args.from(n + 2).iter()).ok();
+        })?;
         context.session().watched.insert(db, key, watched);
     }
     context.reply.ok();
@@ -152,16 +155,35 @@ fn would_be_refused_late(context: &Context<'_>, multi: &Multi) -> bool {
 
 /// Whether a key that the client watches was changed, or has expired, since.
 fn has_watched_change(context: &Context<'_>) -> Outcome<bool> {
-    let keyspace = &context.server.keyspace;
-    for (space, key, watched) in context.server.sessions[context.client].watched.iter() {
-        if keyspace.has_changed(space, key, watched)? {
-            return Ok(true);
-        }
+    context.server.keyspace.has_any_changed(context.server.sessions[context.client].watched.iter())
+}
+
+/// Looks at the keys of all commands of a transaction that has lacked rows before: each would have it put off for its own, and after a few times the loop would wait. It begins
+/// once they lack nothing. A command that only writes a row, or asks whether there is one, has it brought for nothing.
+fn look_ahead(context: &mut Context<'_>, multi: &Multi) -> Outcome<()> {
+    let session = &context.server.sessions[context.client];
+    if !session.tries.lacks_rows() {
+        return Ok(());
     }
-    Ok(false)
+    // Of which database the keys behind a SELECT are is known only then.
+    for Queued { command, args } in
+        multi.queue.iter().take_while(|queued| queued.command.full_name() != "select")
+    {
+        let kind = match command.group {
+            "string" => Some(Kind::String),
+            "hash" => Some(Kind::Hash),
+            _ => None,
+        };
+        context.server.keyspace.look_ahead_at(session.db, kind, command.keys_of(args.borrow()));
+    }
+    match context.server.keyspace.wants_again() {
+        true => Err(Failure::NOT_YET),
+        false => Ok(()),
+    }
 }
 
 fn run_all(context: &mut Context<'_>, multi: &Multi, tally: &mut Tally) -> Outcome<()> {
+    look_ahead(context, multi)?;
     let is_batch = fits_a_batch(&multi.queue) && context.server.keyspace.begin();
     let start = context.reply.len();
     context.reply.array(multi.queue.len());

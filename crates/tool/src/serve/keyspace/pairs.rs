@@ -223,7 +223,7 @@ impl PairKeyspace {
         self.watched = self.watched.saturating_sub(1);
     }
 
-    /// See [`Keyspace::has_changed`](super::Keyspace::has_changed).
+    /// Whether a watched key was changed, or has expired, or a field of it, since.
     pub fn has_changed(&self, space: usize, key: &[u8], watched: Watched) -> Outcome<bool> {
         Ok(self.mark(space, key)? != watched.since
             || watched.has_lost_field(self.now_ms)

@@ -28,6 +28,11 @@ pub struct Tries {
 }
 
 impl Tries {
+    /// Whether it has lacked rows, and may be put off once more for others.
+    pub fn lacks_rows(&self) -> bool {
+        (1..FETCHES_MAX).contains(&self.fetches)
+    }
+
     /// Upkeep, which goes on where it was: it waits for the disk, a short time in all, and for room not at all.
     pub(super) const UPKEEP: Tries = Tries { idle_waits: 0, fetches: FETCHES_MAX, is_upkeep: true };
 }

@@ -38,6 +38,28 @@ impl TieredKeyspace {
         counted
     }
 
+    /// Looks at the rows of keys, as those of this type if it is known, and tells nothing: whatever one of them lacks, all are looked at, so that it is brought together. To ask
+    /// whether they exist is no such look: of most that is known without their rows.
+    pub fn look_at<'k>(&self, space: usize, kind: Option<Kind>, keys: impl Iterator<Item = &'k [u8]>) {
+        for key in keys {
+            // What is wrong with one the command tells that comes to it.
+            match kind {
+                Some(Kind::String) => self.look_at_string(space, key),
+                Some(Kind::Hash) => drop(self.hash(space, key, |_| Ok(()))),
+                None => drop(self.expiry(space, key)),
+            }
+        }
+    }
+
+    /// Looks at the row of a string, but not at what is in it; where there is none, whether the key is a hash.
+    fn look_at_string(&self, space: usize, key: &[u8]) {
+        let strings = self.space(space).strings.as_ref();
+        let found = strings.map_or(Ok(None), |strings| strings.table.read(key, |_| Ok(())));
+        if let Ok(None) = found {
+            drop(self.hash_exists(space, key));
+        }
+    }
+
     /// Removes a key; says whether it existed.
     pub fn delete(&mut self, space: usize, key: &[u8]) -> Outcome<bool> {
         Ok(self.string_delete_key(space, key)? || self.hash_delete_key(space, key)?)

@@ -124,6 +124,23 @@ impl TieredKeyspace {
             || watched.existed && !self.exists(space, key)?)
     }
 
+    /// Whether one of these watched keys has. Once something lacks of one all are looked at, so that it is brought together.
+    pub fn has_any_changed<'k>(
+        &self,
+        watched: impl Iterator<Item = (usize, &'k [u8], Watched)>,
+    ) -> Outcome<bool> {
+        let mut lacking = None;
+        for (space, key, watched) in watched {
+            match self.has_changed(space, key, watched) {
+                // Else the command is to be given again, whatever is known of others.
+                Ok(true) if lacking.is_none() => return Ok(true),
+                Ok(_) => {}
+                Err(failure) => lacking = lacking.or(Some(failure)),
+            }
+        }
+        lacking.map_or(Ok(false), Err)
+    }
+
     /// Records that the command under way changes a key.
     #[inline]
     pub(super) fn touch(&mut self, space: usize, key: &[u8]) {
