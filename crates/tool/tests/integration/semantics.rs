@@ -1,5 +1,7 @@
 //! What commands mean where it is easily got wrong: time, watched keys, order, odds, size.
 
+use std::io::Read;
+
 use hedgerow_device::Clock;
 
 use crate::client::{Client, Program, Server, Store, TempDir, clock, encode, on_every_store};
@@ -263,6 +265,26 @@ fn replies_that_are_too_large_take_no_memory() {
     }
     let grown = server.status_bytes("VmHWM") - before;
     assert!(grown < 32 << 20, "{grown} bytes for replies that are refused");
+}
+
+/// A reply that is not refused takes its own bytes and little more, however few fields it is drawn from.
+#[test]
+fn many_draws_from_few_fields_take_no_more_than_their_reply() {
+    const DRAWS: usize = 4_000_000;
+    let dir = TempDir::new();
+    let server = Program::spawn(dir.path(), &[]);
+    let mut client = server.client();
+    assert_eq!(client.run("HSET h a 1"), "1");
+    let before = server.status_bytes("VmHWM");
+    client.send_raw(format!("HRANDFIELD h -{DRAWS}\r\n").as_bytes());
+    let head = format!("*{DRAWS}\r\n");
+    let mut reply = vec![0; head.len() + DRAWS * b"$1\r\na\r\n".len()];
+    client.stream.read_exact(&mut reply).unwrap();
+    let grown = server.status_bytes("VmHWM") - before;
+    assert!(grown < 2 * reply.len() as u64, "{grown} bytes for a reply of {}", reply.len());
+    let fields = reply.strip_prefix(head.as_bytes()).unwrap();
+    assert!(fields.chunks(7).all(|field| field == b"$1\r\na\r\n"));
+    assert_eq!(client.run("PING"), "PONG");
 }
 
 #[test]

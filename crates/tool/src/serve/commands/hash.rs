@@ -312,24 +312,11 @@ pub fn hrandfield(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
     // Before any is chosen: a billion of them would take the memory and the time of all.
     let expected = u128::from(bytes) * u128::from(elements) / len as u128;
     context.reply.check(u64::try_from(expected).unwrap_or(u64::MAX))?;
-    let chosen = choose(context, len, elements as usize, wanted < 0);
-    let fields = fields_at_positions(context, db, args.at(1), &chosen, with_values)?;
-    if count.is_none() {
-        fields.iter().for_each(|(_, name, _)| context.reply.bulk(name));
-        return Ok(());
-    }
-    let is_nested = context.reply.is_resp3() && with_values;
-    context.reply.array(chosen.len() * if with_values && !is_nested { 2 } else { 1 });
-    for position in chosen {
-        let Ok(at) = fields.binary_search_by_key(&position, |(position, _, _)| *position) else { continue };
-        let (_, name, value) = &fields[at];
-        if is_nested {
-            context.reply.array(2);
-        }
-        context.reply.bulk(name);
-        if with_values {
-            context.reply.bulk(value);
-        }
+    let drawn = choose(context, len, elements as usize, wanted < 0);
+    let fields = drawn_fields(context, db, args.at(1), &drawn, with_values)?;
+    match count {
+        None => fields.get(0).into_iter().for_each(|(name, _)| context.reply.bulk(name)),
+        Some(_) => reply_drawn(context, &drawn, &fields, with_values),
     }
     Ok(())
 }
@@ -344,54 +331,121 @@ fn text_len(value: Value<'_>) -> usize {
     }
 }
 
-/// Positions of `count` of `len` fields: any, or different ones, of which there are enough.
-fn choose(context: &mut Context<'_>, len: usize, count: usize, may_repeat: bool) -> Vec<usize> {
+/// Which fields of a hash are to be told.
+enum Drawn {
+    /// Those at these positions, in this order: no more than there are fields.
+    At(Vec<usize>),
+    /// So many, each any of them: they are drawn as they are told. However many they are, nothing is remembered of them.
+    AnyOfAll(usize),
+}
+
+/// `count` of `len` fields: any, or different ones, of which there are enough.
+fn choose(context: &mut Context<'_>, len: usize, count: usize, may_repeat: bool) -> Drawn {
     let mut below = |end: usize| context.server.random.below(end as u64) as usize;
+    if may_repeat && count >= len {
+        return Drawn::AnyOfAll(count);
+    }
     if may_repeat {
-        return (0..count).map(|_| below(len)).collect();
+        return Drawn::At((0..count).map(|_| below(len)).collect());
     }
     // Floyd's algorithm: every set of positions is as likely as any other, and nothing is made of those not chosen.
     let mut seen = HashSet::with_capacity(count);
-    (len - count..len)
-        .map(|last| {
-            let drawn = below(last + 1);
-            let position = if seen.insert(drawn) { drawn } else { last };
-            seen.insert(position);
-            position
-        })
-        .collect()
+    let positions = (len - count..len).map(|last| {
+        let drawn = below(last + 1);
+        let position = if seen.insert(drawn) { drawn } else { last };
+        seen.insert(position);
+        position
+    });
+    Drawn::At(positions.collect())
 }
 
-/// A chosen field: its position, name and value.
-type ChosenField = (usize, Vec<u8>, Vec<u8>);
+/// Fields that were read, each once, in the order of their positions.
+#[derive(Default)]
+struct DrawnFields {
+    /// Where they were, unless they are all there are.
+    positions: Vec<usize>,
+    /// Names and values, one after the other.
+    text: Vec<u8>,
+    /// Where in that the name of each ends, and its value behind it.
+    ends: Vec<(usize, usize)>,
+}
 
-/// The fields at these positions, each once, in order.
-fn fields_at_positions(
+impl DrawnFields {
+    fn push(&mut self, name: &[u8], value: Option<Value<'_>>) {
+        self.text.extend_from_slice(name);
+        let name_end = self.text.len();
+        if let Some(value) = value {
+            write_text(&mut self.text, value);
+        }
+        self.ends.push((name_end, self.text.len()));
+    }
+
+    /// The name and the value of one.
+    fn get(&self, index: usize) -> Option<(&[u8], &[u8])> {
+        let start = if index == 0 { 0 } else { self.ends.get(index - 1)?.1 };
+        let &(name_end, end) = self.ends.get(index)?;
+        Some((self.text.get(start..name_end)?, self.text.get(name_end..end)?))
+    }
+}
+
+/// The fields that were drawn, or all.
+fn drawn_fields(
     context: &Context<'_>,
     db: usize,
     key: &[u8],
-    positions: &[usize],
+    drawn: &Drawn,
     with_values: bool,
-) -> Outcome<Vec<ChosenField>> {
-    let mut wanted = positions.to_vec();
-    wanted.sort_unstable();
-    wanted.dedup();
-    let mut fields: Vec<ChosenField> = Vec::with_capacity(wanted.len());
-    let (mut position, mut bytes) = (0, 0);
+) -> Outcome<DrawnFields> {
+    let mut fields = DrawnFields::default();
+    if let Drawn::At(positions) = drawn {
+        fields.positions.clone_from(positions);
+        fields.positions.sort_unstable();
+        fields.positions.dedup();
+    }
+    let mut position = 0;
     context.server.keyspace.hash(db, key, |view| {
         view.for_each(|name, value| {
-            if wanted.get(fields.len()) == Some(&position) {
-                let value = if with_values { text_of(value) } else { None };
-                bytes += name.len() + value.as_ref().map_or(0, Vec::len);
-                fields.push((position, name.to_vec(), value.unwrap_or_default()));
+            let is_drawn = match drawn {
+                Drawn::At(_) => fields.positions.get(fields.ends.len()) == Some(&position),
+                Drawn::AnyOfAll(_) => true,
+            };
+            if is_drawn {
+                fields.push(name, with_values.then_some(value));
             }
             position += 1;
             // Those chosen may be larger than the others: each of them is to be told.
-            context.reply.check(bytes as u64).is_ok()
+            context.reply.check(fields.text.len() as u64).is_ok()
         })
     })?;
-    context.reply.check(bytes as u64)?;
+    context.reply.check(fields.text.len() as u64)?;
     Ok(fields)
+}
+
+/// Replies with the fields that were drawn.
+fn reply_drawn(context: &mut Context<'_>, drawn: &Drawn, fields: &DrawnFields, with_values: bool) {
+    let Context { server, reply, .. } = context;
+    let is_nested = reply.is_resp3() && with_values;
+    let count = match drawn {
+        Drawn::At(positions) => positions.len(),
+        Drawn::AnyOfAll(count) => *count,
+    };
+    reply.array(count * if with_values && !is_nested { 2 } else { 1 });
+    for n in 0..count {
+        let index = match drawn {
+            Drawn::At(positions) => {
+                positions.get(n).and_then(|position| fields.positions.binary_search(position).ok())
+            }
+            Drawn::AnyOfAll(_) => Some(server.random.below(fields.ends.len() as u64) as usize),
+        };
+        let Some((name, value)) = index.and_then(|index| fields.get(index)) else { continue };
+        if is_nested {
+            reply.array(2);
+        }
+        reply.bulk(name);
+        if with_values {
+            reply.bulk(value);
+        }
+    }
 }
 
 /// HSCAN key cursor [MATCH pattern] [COUNT count] [NOVALUES]
