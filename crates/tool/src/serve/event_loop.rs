@@ -284,12 +284,13 @@ impl EventLoop {
             self.server.resumes = true;
         }
         if std::mem::take(&mut self.server.resumes) {
-            let now_ms = self.server.keyspace.now_ms();
+            let (now_ms, now) = (self.server.keyspace.now_ms(), self.server.keyspace.uptime());
             for (key, connection) in &mut self.connections {
                 let session = &mut self.server.sessions[key];
                 if std::mem::take(&mut session.is_paused) {
-                    // It was waiting all the while, not idle.
+                    // It was waiting all the while, not idle; and what it has said may be its password.
                     session.active_ms = now_ms;
+                    session.stranger_since = session.stranger_since.map(|_| now);
                 }
                 list(&mut self.next, connection, key);
             }

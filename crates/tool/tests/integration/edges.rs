@@ -225,3 +225,19 @@ fn who_has_waited_for_the_end_of_a_pause_was_not_idle() {
     clock.advance_ms(700);
     assert_eq!(two.try_reply().as_deref(), Some("PONG"));
 }
+
+/// Who gives the password while all are paused has not been silent for too long when the pause ends.
+#[test]
+fn who_has_waited_for_the_end_of_a_pause_may_authenticate() {
+    let clock = clock();
+    let server = Server::start_by(&clock, &["--requirepass", "secret"]);
+    let (mut one, mut two) = (server.client(), server.client());
+    assert_eq!(one.run("AUTH secret"), "OK");
+    assert_eq!(one.run("CLIENT PAUSE 11000"), "OK");
+    two.send(&[b"AUTH", b"secret"]);
+    eventually("it waits", || one.run("CLIENT LIST").contains("flags=b"));
+    // Longer than a stranger may stay. The loop sees the end of the pause when it looks at the limits of time, too.
+    clock.advance_ms(11_000);
+    assert_eq!(two.try_reply().as_deref(), Some("OK"));
+    assert_eq!(two.run("PING"), "PONG");
+}
