@@ -16,7 +16,7 @@ use super::pipeline_peek::PeekedCommand;
 use super::reply::Reply;
 use super::resp::Args;
 use super::server::{Context, Server};
-use super::session::{HeldReply, Queued, ReplyMode, Session};
+use super::session::{HeldReply, Multi, Queued, ReplyMode, Session};
 
 /// Does one command of `client`, of which something may be known already, and appends its reply to `out`; says when it
 /// ended, given when it started. With `waits_for` set by it, nothing was done, and the command is to be given again.
@@ -316,14 +316,22 @@ fn queue(context: &mut Context<'_>, command: &'static Command, args: Args<'_>) -
     if command.is(Flag::NoMulti) {
         return Err(refuse(context, Failure::text("ERR Command not allowed inside a transaction")));
     }
-    let args = args.to_owned();
     let Some(multi) = &mut context.session().multi else { return Ok(()) };
-    multi.bytes += args.bytes();
-    if multi.queue.len() >= limits::QUEUED_COMMANDS_MAX || multi.bytes > limits::COMMAND_BYTES_MAX {
-        multi.is_broken = true;
-        return Err(Failure::text("ERR too many or too large commands in one transaction"));
+    // A broken one will never run: nothing of it is kept.
+    if !multi.is_broken {
+        let args = args.to_owned();
+        let bytes = multi.bytes + args.bytes();
+        if multi.queue.len() >= limits::QUEUED_COMMANDS_MAX || bytes > limits::COMMAND_BYTES_MAX {
+            *multi = Multi { is_broken: true, ..Multi::default() };
+            return Err(Failure::new(format!(
+                "ERR a transaction has at most {} commands, of {} bytes together",
+                limits::QUEUED_COMMANDS_MAX,
+                limits::COMMAND_BYTES_MAX
+            )));
+        }
+        multi.bytes = bytes;
+        multi.queue.push(Queued { command, args });
     }
-    multi.queue.push(Queued { command, args });
     context.reply.status("QUEUED");
     Ok(())
 }

@@ -82,8 +82,8 @@ pub const CURSORS_MAX: usize = 16 << 10;
 pub const EXPIRIES_MAX: usize = 100_000;
 /// Bytes of the keys that are remembered so.
 pub const EXPIRIES_BYTES_MAX: usize = 16 << 20;
-/// Commands queued by one `MULTI`.
-pub const QUEUED_COMMANDS_MAX: usize = 64 << 10;
+/// Commands queued by one `MULTI`: as many as one command has arguments.
+pub const QUEUED_COMMANDS_MAX: usize = ARGUMENTS_MAX;
 /// Keys watched by one client.
 pub const WATCHED_KEYS_MAX: usize = 16 << 10;
 /// Bytes of a client's name and of each other thing it says about itself.

@@ -42,7 +42,7 @@ pub struct Queued {
 /// A transaction being queued.
 #[derive(Debug, Default)]
 pub struct Multi {
-    /// The commands so far.
+    /// The commands so far, up to the first that could not be queued.
     pub queue: Vec<Queued>,
     /// Bytes the queue takes.
     pub bytes: usize,

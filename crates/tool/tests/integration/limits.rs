@@ -423,6 +423,20 @@ fn a_transaction_of_long_values_is_refused_before_it_takes_their_memory() {
     assert!(taken < 1_000, "{taken} MiB for the values of a transaction");
 }
 
+/// A client's pipeline may be one transaction, however many commands it has.
+#[test]
+fn a_transaction_of_many_commands_is_run() {
+    const COMMANDS: usize = 70_000;
+    let server = Server::start(&[]);
+    let mut client = server.client();
+    let sets: String = (0..COMMANDS).map(|n| format!("SET k{n} v\r\n")).collect();
+    client.send_raw(format!("MULTI\r\n{sets}EXEC\r\n").as_bytes());
+    assert_eq!(client.reply(), "OK");
+    (0..COMMANDS).for_each(|n| assert_eq!(client.reply(), "QUEUED", "{n}"));
+    assert_eq!(client.reply(), format!("[{}]", ["OK"; COMMANDS].join(", ")));
+    client.script(&[("DBSIZE", &COMMANDS.to_string()), ("GET k69999", "\"v\"")]);
+}
+
 /// A field that is named again is answered as it is by then, in every store.
 #[test]
 fn fields_that_are_named_again_are_as_the_command_left_them() {

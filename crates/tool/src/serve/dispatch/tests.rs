@@ -142,3 +142,28 @@ fn a_write_over_another_type_is_one_write() {
         assert_eq!(bench.run("GET s"), "$1 7", "{name}");
     }
 }
+
+/// A transaction has as many commands as a command has arguments, and bytes; of one that would have more nothing is kept.
+#[test]
+fn a_transaction_that_is_too_long_takes_no_memory() {
+    let mut bench = Bench::new(Clock::manual(START_MS), 64 << 20);
+    let ping =
+        |_| Queued { command: commands::by_name(b"ping").unwrap(), args: OwnedArgs::from_words(&[b"PING"]) };
+    let refused = "-ERR a transaction has at most 1048576 commands, of 268435456 bytes together";
+    let queues: [(usize, usize); 2] =
+        [(limits::QUEUED_COMMANDS_MAX - 1, 0), (0, limits::COMMAND_BYTES_MAX - ping(0).args.bytes())];
+    for (commands, bytes) in queues {
+        assert_eq!(bench.run("MULTI"), "+OK");
+        let session = &mut bench.server.sessions[bench.client];
+        session.multi = Some(Multi { queue: (0..commands).map(ping).collect(), bytes, is_broken: false });
+        assert_eq!(bench.run("PING"), "+QUEUED");
+        assert_eq!(bench.run("PING"), refused);
+        // Who has the rest of its commands on the way already sends them.
+        for _ in 0..3 {
+            assert_eq!(bench.server.sessions[bench.client].memory_bytes(), 0);
+            assert_eq!(bench.run("PING"), "+QUEUED");
+        }
+        assert_eq!(bench.run("EXEC"), "-EXECABORT Transaction discarded because of previous errors.");
+    }
+    assert_eq!(["MULTI", "PING", "EXEC"].map(|line| bench.run(line)), ["+OK", "+QUEUED", "*1 +PONG"]);
+}
