@@ -123,20 +123,20 @@ pub struct Args {
     #[arg(long)]
     pub backup_dir: Option<PathBuf>,
     /// Connections at a time.
-    #[arg(long, default_value_t = 10_000)]
+    #[arg(long, default_value_t = 10_000, value_parser = clients)]
     pub max_clients: usize,
-    /// Disconnect clients that do nothing for so long, as in 5m; never unless given.
-    #[arg(long, value_parser = duration)]
+    /// Disconnect clients that do nothing for so long, as in 5m; never unless given, and never with 0.
+    #[arg(long, value_parser = idle_timeout)]
     pub idle_timeout: Option<Duration>,
     /// Disconnect a client whose unread replies take more.
-    #[arg(long, default_value = "256mb", value_parser = bytes)]
+    #[arg(long, default_value = "256mb", value_parser = output_bytes)]
     pub output_hard_limit: u64,
     /// Do no more of a client's commands while its unread replies take more; disconnect it after 60 seconds of that.
-    #[arg(long, default_value = "64mb", value_parser = bytes)]
+    #[arg(long, default_value = "64mb", value_parser = output_bytes)]
     pub output_soft_limit: u64,
     /// The most bytes all clients' buffers may take together; and, where the store keeps pairs, the rows that were fetched for their commands: others
     /// wait until there is room.
-    #[arg(long, default_value = "1gb", value_parser = bytes)]
+    #[arg(long, default_value = "1gb", value_parser = client_bytes)]
     pub client_bytes_max: u64,
 }
 
@@ -191,8 +191,30 @@ fn compression(text: &str) -> Result<Compression, String> {
     }
 }
 
-fn duration(text: &str) -> Result<Duration, String> {
-    parse_duration(text).ok_or_else(|| format!("'{text}' is no duration, such as 250ms or 5m"))
+fn clients(text: &str) -> Result<usize, String> {
+    let clients = text.parse::<usize>().ok().filter(|clients| *clients > 0);
+    clients.ok_or_else(|| format!("'{text}' is no number of clients: one at the least"))
+}
+
+/// Not 0, which is no limit in Redis: replies without one could take all memory.
+fn output_bytes(text: &str) -> Result<u64, String> {
+    let is_some = |bytes: &u64| *bytes > 0;
+    Some(bytes(text)?)
+        .filter(is_some)
+        .ok_or_else(|| format!("'{text}' leaves replies no room: name a number of bytes, such as 256mb"))
+}
+
+fn client_bytes(text: &str) -> Result<u64, String> {
+    let is_enough = |bytes: &u64| *bytes >= limits::CLIENT_BYTES_MIN as u64;
+    Some(bytes(text)?)
+        .filter(is_enough)
+        .ok_or_else(|| format!("'{text}' is too little: the buffers of all clients take 1mb at the least"))
+}
+
+/// 0, in any unit or none, is never.
+fn idle_timeout(text: &str) -> Result<Duration, String> {
+    let duration = if text == "0" { Some(Duration::ZERO) } else { parse_duration(text) };
+    duration.ok_or_else(|| format!("'{text}' is no duration, such as 250ms or 5m"))
 }
 
 /// A server that is ready to run.
@@ -411,7 +433,7 @@ fn settings(args: &Args, sockets: &[TcpListener]) -> Settings {
     Settings {
         password: args.password(),
         clients_max: crate::open_files::make_room_for(args.max_clients),
-        idle_timeout: args.idle_timeout,
+        idle_timeout: args.idle_timeout.filter(|time| !time.is_zero()),
         output: limits::OutputLimits {
             hard: args.output_hard_limit as usize,
             soft: args.output_soft_limit as usize,

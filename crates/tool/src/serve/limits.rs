@@ -89,6 +89,9 @@ pub const WATCHED_KEYS_MAX: usize = 16 << 10;
 /// Bytes of a client's name and of each other thing it says about itself.
 pub const CLIENT_NAME_BYTES_MAX: usize = 1024;
 
+/// The least that all clients' buffers together may be given.
+pub const CLIENT_BYTES_MIN: usize = 1 << 20;
+
 /// What the reply buffer of a client may grow to.
 #[derive(Debug, Clone, Copy)]
 pub struct OutputLimits {

@@ -1,7 +1,8 @@
 //! The server's settings: those of the command line, and those CONFIG shows and changes.
 //!
 //! Owns: the one table of CONFIG parameters. A parameter that CONFIG SET accepts has an effect, or is one whose only effect in
-//! Redis is on encodings that clients can see by OBJECT ENCODING.
+//! Redis is on encodings that clients can see by OBJECT ENCODING; of limits by class of client those count that there are
+//! clients of. What CONFIG GET shows of such a parameter CONFIG SET takes.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -188,7 +189,8 @@ impl Settings {
             "slowlog-log-slower-than" => self.slowlog_us.to_string(),
             "slowlog-max-len" => self.slowlog_len.to_string(),
             "tcp-keepalive" => limits::KEEPALIVE.as_secs().to_string(),
-            "timeout" => self.idle_timeout.map_or(0, |time| time.as_secs()).to_string(),
+            // Rounded up: 0 is never.
+            "timeout" => self.idle_timeout.map_or(0, |time| time.as_millis().div_ceil(1000)).to_string(),
             _ => return None,
         })
     }
@@ -224,7 +226,9 @@ impl Settings {
                 }
                 self.clients_max = wanted;
             }
-            "maxmemory-clients" => self.client_bytes_max = integer(1 << 20, i64::MAX)? as usize,
+            "maxmemory-clients" => {
+                self.client_bytes_max = integer(limits::CLIENT_BYTES_MIN as i64, i64::MAX)? as usize;
+            }
             "requirepass" if value.is_empty() && self.would_be_open() => {
                 return Err(
                     "others can reach the server from other machines, and protected mode is on".into()
@@ -237,7 +241,7 @@ impl Settings {
                 let seconds = integer(0, i64::from(i32::MAX))? as u64;
                 self.idle_timeout = (seconds > 0).then(|| Duration::from_secs(seconds));
             }
-            "client-output-buffer-limit" => self.output = parse_output_limits(value)?,
+            "client-output-buffer-limit" => self.output = parse_output_limits(self.output, value)?,
             name if PARAMETERS.contains(&name) => return Err("can't set immutable config".into()),
             _ => return Err("unknown".into()),
         }
@@ -245,23 +249,37 @@ impl Settings {
     }
 }
 
-fn parse_output_limits(value: &[u8]) -> Result<OutputLimits, String> {
+/// Classes of clients that Redis has limits of, and of which there are none here.
+const OTHER_CLASSES: [&str; 3] = ["slave", "replica", "pubsub"];
+
+/// The limits of normal clients, `before` unless `value` has them among those of one or more classes.
+fn parse_output_limits(before: OutputLimits, value: &[u8]) -> Result<OutputLimits, String> {
     let wrong = || "Wrong number of arguments in buffer limit configuration.".to_string();
     let text = std::str::from_utf8(value).map_err(|_| wrong())?;
     let words: Vec<&str> = text.split_ascii_whitespace().collect();
-    let [class, hard, soft, seconds] = words.as_slice() else { return Err(wrong()) };
-    if !class.eq_ignore_ascii_case("normal") {
-        return Err("Invalid client class specified in buffer limit configuration.".into());
+    if words.is_empty() {
+        return Err(wrong());
     }
-    let bytes = |text: &str| parse_bytes(text).filter(|bytes| *bytes > 0);
-    match (bytes(hard), bytes(soft), seconds.parse()) {
-        (Some(hard), Some(soft), Ok(seconds)) => Ok(OutputLimits {
-            hard: hard as usize,
-            soft: soft as usize,
-            soft_time: Duration::from_secs(seconds),
-        }),
-        _ => Err("Error in hard, soft or soft_seconds setting in buffer limit configuration.".into()),
+    let mut limits = before;
+    for words in words.chunks(4) {
+        let [class, hard, soft, seconds] = words else { return Err(wrong()) };
+        let is_normal = class.eq_ignore_ascii_case("normal");
+        if !is_normal && !OTHER_CLASSES.iter().any(|other| class.eq_ignore_ascii_case(other)) {
+            return Err("Invalid client class specified in buffer limit configuration.".into());
+        }
+        let (Some(hard), Some(soft), Ok(seconds)) = (parse_bytes(hard), parse_bytes(soft), seconds.parse())
+        else {
+            return Err("Error in hard, soft or soft_seconds setting in buffer limit configuration.".into());
+        };
+        if is_normal && (hard == 0 || soft == 0) {
+            return Err("normal clients have both limits: 0, which is none in Redis, is not taken".into());
+        }
+        if is_normal {
+            let soft_time = Duration::from_secs(seconds);
+            limits = OutputLimits { hard: hard as usize, soft: soft as usize, soft_time };
+        }
     }
+    Ok(limits)
 }
 
 #[cfg(test)]
@@ -287,7 +305,62 @@ mod tests {
         assert_eq!(settings.set("nonsense", b"1"), Err("unknown".into()));
         settings.set("client-output-buffer-limit", b"normal 1mb 512kb 3").unwrap();
         assert_eq!(settings.output.hard, 1 << 20);
-        assert!(settings.set("client-output-buffer-limit", b"normal 0 0 0").is_err());
+    }
+
+    /// As tools do that write back what they have read.
+    #[test]
+    fn what_is_shown_can_be_set() {
+        // As many clients as any machine has files for.
+        let settings = Settings { clients_max: 10, ..Settings::default() };
+        let shown =
+            |settings: &Settings| PARAMETERS.iter().map(|name| settings.get(name)).collect::<Vec<_>>();
+        let mut taken = Vec::new();
+        for name in PARAMETERS {
+            let mut again = settings.clone();
+            match again.set(name, settings.get(name).unwrap().as_bytes()) {
+                Ok(()) => taken.push(*name),
+                Err(reason) => assert_eq!(reason, "can't set immutable config", "{name}"),
+            }
+            assert_eq!(shown(&again), shown(&settings), "{name}");
+        }
+        assert!(taken.contains(&"client-output-buffer-limit") && taken.contains(&"timeout"), "{taken:?}");
+    }
+
+    #[test]
+    fn limits_of_replies_are_those_of_normal_clients() {
+        let mut settings = Settings::default();
+        let mut set = |value: &str| {
+            let outcome = settings.set("client-output-buffer-limit", value.as_bytes());
+            outcome.map(|()| settings.get("client-output-buffer-limit").unwrap())
+        };
+        let shown = |normal: &str| -> Result<String, String> {
+            Ok(format!("normal {normal} slave 0 0 0 pubsub 0 0 0"))
+        };
+        assert_eq!(set("pubsub 32mb 8mb 60"), shown("268435456 67108864 60"));
+        assert_eq!(set("replica 256mb 64mb 60 NORMAL 2mb 1mb 5 pubsub 0 0 0"), shown("2097152 1048576 5"));
+        assert_eq!(set("slave 0 0 0"), shown("2097152 1048576 5"));
+        for (value, why) in [
+            ("", "Wrong number"),
+            ("normal 1mb 1mb", "Wrong number"),
+            ("normal 1mb 1mb 1 pubsub 1", "Wrong number"),
+            ("master 1mb 1mb 1", "Invalid client class"),
+            ("pubsub x 1mb 1", "Error in hard"),
+            ("normal 1mb 1mb -1", "Error in hard"),
+            ("normal 0 0 0", "0, which is none in Redis, is not taken"),
+            ("pubsub 0 0 0 normal 1mb 0 0", "0, which is none in Redis, is not taken"),
+        ] {
+            let refused = set(value).unwrap_err();
+            assert!(refused.contains(why), "{value}: {refused}");
+        }
+        // Whatever comes before what is refused.
+        assert_eq!(set("pubsub 0 0 0"), shown("2097152 1048576 5"));
+    }
+
+    #[test]
+    fn a_short_time_is_not_shown_as_never() {
+        let shown = |ms| Settings { idle_timeout: Some(Duration::from_millis(ms)), ..Settings::default() };
+        assert_eq!([1, 1000, 1001].map(|ms| shown(ms).get("timeout").unwrap()), ["1", "1", "2"]);
+        assert_eq!(Settings::default().get("timeout").unwrap(), "0");
     }
 
     #[test]

@@ -144,6 +144,18 @@ fn says_what_is_wrong() {
     assert!(message.contains("unexpected argument '--nonsense'"), "{message}");
     let message = fails_with(&["--fast-bytes-max", "much"]);
     assert!(message.contains("'much' is no number of bytes"), "{message}");
+    // The address is in use, so none of them is served if it is taken.
+    for (option, value, why) in [
+        ("--output-hard-limit", "0", "'0' leaves replies no room"),
+        ("--output-soft-limit", "0mb", "'0mb' leaves replies no room"),
+        ("--client-bytes-max", "0", "'0' is too little"),
+        ("--client-bytes-max", "1023kb", "the buffers of all clients take 1mb at the least"),
+        ("--max-clients", "0", "'0' is no number of clients"),
+        ("--idle-timeout", "5", "'5' is no duration"),
+    ] {
+        let message = fails_with(&["--dir", path, "--listen", &taken, option, value]);
+        assert!(message.contains(why), "{option} {value}: {message}");
+    }
     let message = fails_with(&["--dir", "/proc/nowhere", "--listen", "127.0.0.1:0"]);
     assert!(message.contains("cannot make the directory"), "{message}");
     program.kill();

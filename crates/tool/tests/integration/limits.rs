@@ -316,6 +316,21 @@ fn idle_clients_are_dropped_if_asked() {
     assert_eq!(other.run("PING"), "PONG");
 }
 
+/// As `timeout 0` has it, and in Redis.
+#[test]
+fn an_idle_timeout_of_0_is_never() {
+    for never in ["0", "0s", "0ms"] {
+        let clock = clock();
+        let server = Server::start_by(&clock, &["--idle-timeout", never]);
+        let mut client = server.client();
+        client.script(&[("PING", "PONG"), ("CONFIG GET timeout", "[\"timeout\", \"0\"]")]);
+        clock.advance_ms(3_600_000);
+        // The limits of time are looked at meanwhile.
+        std::thread::sleep(Duration::from_millis(300));
+        client.script(&[("PING", "PONG")]);
+    }
+}
+
 #[test]
 fn paused_commands_wait() {
     let clock = clock();
