@@ -405,3 +405,112 @@ fn an_increment_keeps_the_expiry_of_its_field() {
         assert_eq!(client.run_words(&[b"HTTL", b"h:1", b"FIELDS", b"1", field]), "[100]");
     }
 }
+
+/// Commands on fields say what is wrong with their arguments as Redis does, each in its words, and look at the key before the arguments, but for HSETEX.
+#[test]
+fn what_is_wrong_with_fields_is_said_as_in_redis() {
+    on_every_store(what_is_wrong_with_fields_is_said_as_in_redis_on);
+}
+
+fn what_is_wrong_with_fields_is_said_as_in_redis_on(store: Store) {
+    const WRONG_TYPE: &str = "(WRONGTYPE Operation against a key holding the wrong kind of value)";
+    const NO_FIELDS: &str = "(ERR Mandatory argument FIELDS is missing or not at the right position)";
+    const MISMATCH: &str = "(ERR The `numfields` parameter must match the number of arguments)";
+    let server = store.start(&[]);
+    let mut client = server.client();
+    client.script(&[("SET s v", "OK"), ("HSET h f v", "1")]);
+    let sets_time = "(ERR Parameter `numFields` should be greater than 0)";
+    let others = "(ERR Number of fields must be a positive integer)";
+    for (name, options, not_a_count) in [
+        ("HEXPIRE", "10 ", sets_time),
+        ("HPEXPIRE", "10 NX ", sets_time),
+        ("HEXPIREAT", "1900000000 ", sets_time),
+        ("HPEXPIREAT", "1900000000000 GT ", sets_time),
+        ("HTTL", "", others),
+        ("HPTTL", "", others),
+        ("HEXPIRETIME", "", others),
+        ("HPEXPIRETIME", "", others),
+        ("HPERSIST", "", others),
+        ("HGETDEL", "", others),
+        ("HGETEX", "", others),
+        ("HGETEX", "EX 10 ", others),
+        ("HGETEX", "PERSIST ", others),
+    ] {
+        for (rest, answer) in [
+            ("FIELDS 0 f", not_a_count),
+            ("FIELDS -1 f", not_a_count),
+            ("FIELDS x f", not_a_count),
+            ("FIELDS 2 f", MISMATCH),
+            ("FIELDS 1 f g", MISMATCH),
+            ("FIELDS 9223372036854775807 f", MISMATCH),
+            ("FIELD 1 f", NO_FIELDS),
+        ] {
+            let line = |key: &str| format!("{name} {key} {options}{rest}");
+            client.script(&[(&line("h"), answer), (&line("none"), answer), (&line("s"), WRONG_TYPE)]);
+        }
+    }
+    let times = [
+        ("x", "(ERR value is not an integer or out of range)"),
+        ("-1", "(ERR invalid expire time, must be >= 0)"),
+    ];
+    for (time, answer) in times {
+        for (start, rest) in
+            [("HEXPIRE", format!("{time} FIELDS 1 f")), ("HGETEX", format!("EX {time} FIELDS 1 f"))]
+        {
+            client.script(&[
+                (&format!("{start} h {rest}"), answer),
+                (&format!("{start} s {rest}"), WRONG_TYPE),
+            ]);
+        }
+    }
+    client.script(&[("HGETALL h", "[\"f\", \"v\"]"), ("HTTL h FIELDS 1 f", "[-1]")]);
+}
+
+#[test]
+fn what_is_wrong_with_hsetex_is_said_as_in_redis() {
+    on_every_store(what_is_wrong_with_hsetex_is_said_as_in_redis_on);
+}
+
+fn what_is_wrong_with_hsetex_is_said_as_in_redis_on(store: Store) {
+    const ARITY: &str = "(ERR wrong number of arguments for 'hsetex' command)";
+    const COUNT: &str = "(ERR invalid number of fields)";
+    const CONDITION: &str = "(ERR Only one of FXX or FNX arguments can be specified)";
+    const TIME: &str = "(ERR Only one of EX, PX, EXAT, PXAT or KEEPTTL arguments can be specified)";
+    let server = store.start(&[]);
+    let mut client = server.client();
+    client.script(&[("SET s v", "OK"), ("HSET h f v", "1")]);
+    for (rest, answer) in [
+        ("FIELDS 0 f x", COUNT),
+        ("FIELDS x f x", COUNT),
+        ("FIELDS 2147483648 f x", COUNT),
+        ("FIELDS 2 f x", ARITY),
+        ("FIELDS 2147483647 f x", ARITY),
+        ("FIELDS 1 f x g", ARITY),
+        ("FIELDS 1 f x g y", ARITY),
+        ("KEEPTTL FIELDS 1 f", ARITY),
+        ("FNX FIELDS x f", ARITY),
+        ("FXX FNX FIELDS 1 f x", CONDITION),
+        ("FNX FXX FIELDS 1 f x", CONDITION),
+        ("FNX EX 10 FNX FIELDS 1 f x", CONDITION),
+        ("EX 1 PX 1 FIELDS 1 f x", TIME),
+        ("EX 1 KEEPTTL FIELDS 1 f x", TIME),
+        ("KEEPTTL EXAT 1900000000 FIELDS 1 f x", TIME),
+        ("KEEPTTL KEEPTTL FIELDS 1 f x", TIME),
+        ("PXAT 1900000000000 FXX PXAT x FIELDS 1 f x", TIME),
+        ("EX x PX 1 FIELDS 1 f x", "(ERR value is not an integer or out of range)"),
+        ("PERSIST FIELDS 1 f x", "(ERR unknown argument: PERSIST)"),
+    ] {
+        // What is wrong with the arguments comes first here, whatever the key is.
+        for key in ["h", "none", "s"] {
+            assert_eq!(client.run(&format!("HSETEX {key} {rest}")), answer, "{key} {rest}");
+        }
+    }
+    client.script(&[
+        ("HSETEX s FIELDS 1 f x", "(WRONGTYPE Operation against a key holding the wrong kind of value)"),
+        ("HGETALL h", "[\"f\", \"v\"]"),
+        ("EXISTS none", "0"),
+        ("HSETEX h KEEPTTL FXX FIELDS 1 f x", "1"),
+        ("HSETEX h FNX EX 10 FIELDS 1 f y", "0"),
+        ("HGET h f", "\"x\""),
+    ]);
+}

@@ -230,19 +230,60 @@ pub fn persist(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
     Ok(())
 }
 
-/// The fields after `FIELDS numfields`, which must be at `index`; each has `width` arguments.
-pub fn fields_at(args: Args<'_>, index: usize, width: usize) -> Outcome<Args<'_>> {
+/// How a command takes `FIELDS numfields`, and what it says where they are wrong.
+pub struct FieldsForm {
+    /// Arguments of each field.
+    width: usize,
+    count_max: i64,
+    /// No such number of fields can be meant.
+    not_a_count: &'static str,
+    /// There is another number of them.
+    mismatch: &'static str,
+}
+
+impl FieldsForm {
+    /// `HEXPIRE` and its kin, which give fields a time.
+    pub const OF_HEXPIRE: FieldsForm = FieldsForm {
+        width: 1,
+        count_max: i64::MAX,
+        not_a_count: "ERR Parameter `numFields` should be greater than 0",
+        mismatch: "ERR The `numfields` parameter must match the number of arguments",
+    };
+    /// `HSETEX`, with a value to each field.
+    pub const OF_HSETEX: FieldsForm = FieldsForm {
+        width: 2,
+        count_max: i32::MAX as i64,
+        not_a_count: "ERR invalid number of fields",
+        mismatch: "ERR wrong number of arguments for 'hsetex' command",
+    };
+    /// All others.
+    pub const OF_OTHERS: FieldsForm = FieldsForm {
+        not_a_count: "ERR Number of fields must be a positive integer",
+        ..FieldsForm::OF_HEXPIRE
+    };
+}
+
+/// The fields after `FIELDS numfields`, which must be at `index`.
+pub fn fields_at<'a>(args: Args<'a>, index: usize, form: &FieldsForm) -> Outcome<Args<'a>> {
     if !args.get(index).is_some_and(|word| is_word(word, "FIELDS")) {
         return Err(Failure::text("ERR Mandatory argument FIELDS is missing or not at the right position"));
     }
     let count = args.get(index + 1).and_then(number::parse_i64);
-    let count = count.filter(|count| (1..=i64::from(i32::MAX)).contains(count));
-    let count = count.ok_or(Failure::text("ERR Parameter `numFields` should be greater than 0"))?;
+    let count = count.filter(|count| (1..=form.count_max).contains(count));
+    let count = count.ok_or(Failure::text(form.not_a_count))?;
     let fields = args.from(index + 2);
-    if fields.len() != count as usize * width {
-        return Err(Failure::text("ERR The `numfields` parameter must match the number of arguments"));
+    if !fields.len().is_multiple_of(form.width) || (fields.len() / form.width) as i64 != count {
+        return Err(Failure::text(form.mismatch));
     }
     Ok(fields)
+}
+
+/// What was read of a command's arguments. Where they are wrong, and the key is no hash, that is what is told: Redis looks at the key first.
+pub fn or_no_hash<T>(context: &Context<'_>, key: &[u8], read: Outcome<T>) -> Outcome<T> {
+    if read.is_err() {
+        context.server.keyspace.hash(context.db(), key, |_| Ok(()))?;
+    }
+    read
 }
 
 /// Gives fields an expiry, or removes those that have it in the past.
@@ -262,10 +303,12 @@ pub fn expire_fields<'v>(
 fn set_field_expiry(context: &mut Context<'_>, args: Args<'_>, unit: Unit, command: &str) -> Outcome<()> {
     let (db, key) = (context.db(), args.at(1));
     let now_ms = context.server.keyspace.now_ms();
-    let at = field_time(unit, args.at(2), now_ms, command)?;
     let mut condition = Condition::default();
-    let has_condition = condition.add(args.at(3));
-    let fields = fields_at(args, 3 + usize::from(has_condition), 1)?;
+    let read = field_time(unit, args.at(2), now_ms, command).and_then(|at| {
+        let has_condition = condition.add(args.at(3));
+        Ok((at, fields_at(args, 3 + usize::from(has_condition), &FieldsForm::OF_HEXPIRE)?))
+    });
+    let (at, fields) = or_no_hash(context, key, read)?;
     let keyspace = &mut context.server.keyspace;
     let current =
         keyspace.hash(db, key, |view| fields.iter().map(|name| view.field_expiry(name)).collect())?;
@@ -330,7 +373,7 @@ pub fn hpexpireat(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
 fn reply_field_expiry(context: &mut Context<'_>, args: Args<'_>, unit: Unit) -> Outcome<()> {
     let db = context.db();
     let now_ms = context.server.keyspace.now_ms();
-    let fields = fields_at(args, 2, 1)?;
+    let fields = or_no_hash(context, args.at(1), fields_at(args, 2, &FieldsForm::OF_OTHERS))?;
     let current = context
         .server
         .keyspace
@@ -370,7 +413,7 @@ pub fn hpexpiretime(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
 /// HPERSIST key FIELDS numfields field [field ...]
 pub fn hpersist(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
     let db = context.db();
-    let fields = fields_at(args, 2, 1)?;
+    let fields = or_no_hash(context, args.at(1), fields_at(args, 2, &FieldsForm::OF_OTHERS))?;
     let keyspace = &mut context.server.keyspace;
     let current =
         keyspace.hash(db, args.at(1), |view| fields.iter().map(|name| view.field_expiry(name)).collect())?;

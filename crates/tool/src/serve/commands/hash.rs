@@ -4,7 +4,9 @@ use std::collections::HashSet;
 
 use hedgerow::Value;
 
-use super::expiration::{Expiry, expire_fields, fields_at, parse_field_expiry, unit_of_option};
+use super::expiration::{
+    Expiry, FieldsForm, expire_fields, fields_at, or_no_hash, parse_field_expiry, unit_of_option,
+};
 use super::is_word;
 use super::key::scan_options;
 use crate::serve::failure::{Failure, Outcome};
@@ -499,7 +501,7 @@ pub fn hscan(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
 /// HGETDEL key FIELDS numfields field [field ...]
 pub fn hgetdel(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
     let db = context.db();
-    let fields = fields_at(args, 2, 1)?;
+    let fields = or_no_hash(context, args.at(1), fields_at(args, 2, &FieldsForm::OF_OTHERS))?;
     let mut seen = HashSet::new();
     // One that is named again is gone by then.
     reply_fields(context, db, args.at(1), fields, |name| seen.insert(name))?;
@@ -524,10 +526,8 @@ fn reply_fields<'n>(
     context.reply.check(0)
 }
 
-/// HGETEX key [...] FIELDS numfields field [field ...]
-pub fn hgetex(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
-    let (db, key) = (context.db(), args.at(1));
-    let now_ms = context.server.keyspace.now_ms();
+/// What HGETEX is to do to expiries, if anything, and of which fields.
+fn hgetex_arguments(args: Args<'_>, now_ms: u64) -> Outcome<(Option<Option<Expiry>>, Args<'_>)> {
     let (change, at) = match args.at(2) {
         word if is_word(word, "PERSIST") => (Some(None), 3),
         word => match unit_of_option(word) {
@@ -535,7 +535,14 @@ pub fn hgetex(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
             None => (None, 2),
         },
     };
-    let fields = fields_at(args, at, 1)?;
+    Ok((change, fields_at(args, at, &FieldsForm::OF_OTHERS)?))
+}
+
+/// HGETEX key [...] FIELDS numfields field [field ...]
+pub fn hgetex(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
+    let (db, key) = (context.db(), args.at(1));
+    let read = hgetex_arguments(args, context.server.keyspace.now_ms());
+    let (change, fields) = or_no_hash(context, key, read)?;
     reply_fields(context, db, key, fields, |_| true)?;
     let keyspace = &mut context.server.keyspace;
     let present = keyspace.hash(db, key, |view| {
@@ -571,19 +578,25 @@ struct SetExOptions {
 fn hsetex_options(args: Args<'_>, now_ms: u64) -> Outcome<SetExOptions> {
     let mut options = SetExOptions { fields_at: 2, ..SetExOptions::default() };
     while let Some(word) = args.get(options.fields_at).filter(|word| !is_word(word, "FIELDS")) {
-        if is_word(word, "FNX") && !options.if_all {
-            options.if_none = true;
-        } else if is_word(word, "FXX") && !options.if_none {
-            options.if_all = true;
-        } else if is_word(word, "KEEPTTL") && options.expiry.is_none() {
-            options.keep_ttl = true;
-        } else if let Some(unit) = unit_of_option(word)
-            && options.expiry.is_none()
-            && !options.keep_ttl
-        {
-            let time = args.get(options.fields_at + 1).ok_or(Failure::SYNTAX)?;
-            options.expiry = Some(parse_field_expiry(unit, time, now_ms, "hsetex")?);
-            options.fields_at += 1;
+        let (if_none, if_all) = (is_word(word, "FNX"), is_word(word, "FXX"));
+        let (keep_ttl, unit) = (is_word(word, "KEEPTTL"), unit_of_option(word));
+        if if_none || if_all {
+            if options.if_none || options.if_all {
+                return Err(Failure::text("ERR Only one of FXX or FNX arguments can be specified"));
+            }
+            (options.if_none, options.if_all) = (if_none, if_all);
+        } else if keep_ttl || unit.is_some() {
+            if options.keep_ttl || options.expiry.is_some() {
+                return Err(Failure::text(
+                    "ERR Only one of EX, PX, EXAT, PXAT or KEEPTTL arguments can be specified",
+                ));
+            }
+            options.keep_ttl = keep_ttl;
+            if let Some(unit) = unit {
+                let time = args.get(options.fields_at + 1).ok_or(Failure::text("ERR missing expire time"))?;
+                options.expiry = Some(parse_field_expiry(unit, time, now_ms, "hsetex")?);
+                options.fields_at += 1;
+            }
         } else {
             return Err(Failure::new(format!(
                 "ERR unknown argument: {}",
@@ -592,14 +605,18 @@ fn hsetex_options(args: Args<'_>, now_ms: u64) -> Outcome<SetExOptions> {
         }
         options.fields_at += 1;
     }
-    Ok(options)
+    // Before the number of fields is looked at: `FIELDS`, that number, a field and its value.
+    match args.len() < options.fields_at + 4 {
+        true => Err(Failure::text("ERR wrong number of arguments for 'hsetex' command")),
+        false => Ok(options),
+    }
 }
 
 /// HSETEX key [FNX | FXX] [...] FIELDS numfields field value [field value ...]
 pub fn hsetex(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
     let (db, key) = (context.db(), args.at(1));
     let options = hsetex_options(args, context.server.keyspace.now_ms())?;
-    let fields = fields_at(args, options.fields_at, 2)?;
+    let fields = fields_at(args, options.fields_at, &FieldsForm::OF_HSETEX)?;
     let keyspace = &mut context.server.keyspace;
     let before = keyspace.hash(db, key, |view| {
         pairs(fields).map(|(name, _)| view.field_expiry(name)).collect::<hedgerow::Result<Vec<_>>>()
