@@ -587,20 +587,22 @@ impl EventLoop {
         for (key, connection) in &mut self.connections {
             let session = &self.server.sessions[key];
             let idle = Duration::from_millis(now_ms.saturating_sub(session.active_ms));
-            let is_late = settings.idle_timeout.is_some_and(|limit| idle > limit)
+            let is_over_limit = connection
+                .over_soft_since
+                .is_some_and(|since| now.saturating_sub(since) > settings.output.soft_time);
+            let is_late = is_over_limit
+                || settings.idle_timeout.is_some_and(|limit| idle > limit)
                 || (session.is_closing && made_no_progress(connection, now, settings.output.soft_time))
                 || session
                     .stranger_since
-                    .is_some_and(|since| now.saturating_sub(since) > limits::UNAUTHENTICATED_TIME_MAX)
-                || connection
-                    .over_soft_since
-                    .is_some_and(|since| now.saturating_sub(since) > settings.output.soft_time);
+                    .is_some_and(|since| now.saturating_sub(since) > limits::UNAUTHENTICATED_TIME_MAX);
             let waits = connection.held_until.is_some() || session.waits_for.is_some() || session.is_paused;
             if is_late && !waits {
-                late.push(key);
+                late.push((key, is_over_limit));
             }
         }
-        for key in late {
+        for (key, is_over_limit) in late {
+            self.server.counters.output_limit_disconnections += u64::from(is_over_limit);
             self.drop_connection(key);
         }
     }

@@ -124,6 +124,7 @@ fn over_the_soft_limit_a_client_has_a_while_to_read() {
     assert_eq!(other.run("CLIENT LIST").matches("id=").count(), 2);
     clock.advance_ms(2_000);
     eventually("it is disconnected", || other.run("CLIENT LIST").matches("id=").count() == 1);
+    assert!(other.run("INFO stats").contains("client_output_buffer_limit_disconnections:1"));
 }
 
 #[test]
