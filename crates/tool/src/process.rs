@@ -27,6 +27,18 @@ impl Memory {
     }
 }
 
+/// Whether this process ignores a signal, as `nohup` has it of SIGHUP: whoever started it wanted that. No where the system does not say.
+pub fn ignores(signal: i32) -> bool {
+    is_ignored(&read("/proc/self/status").unwrap_or_default(), signal)
+}
+
+fn is_ignored(status: &str, signal: i32) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    // One bit a signal, from 1 on.
+    mask >> (signal - 1) & 1 == 1
+}
+
 /// The memory of the machine in bytes.
 pub fn machine_memory() -> Result<u64, String> {
     number("/proc/meminfo", "MemTotal:").map(|kb| kb << 10)
@@ -80,6 +92,13 @@ fn number_in(text: &str, name: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ignored_signals_are_bits() {
+        let status = "SigBlk:\tffffffffffffffff\nSigIgn:\t0000000000004001\nSigCgt:\tffffffffffffffff\n";
+        assert_eq!([1, 2, 15].map(|signal| is_ignored(status, signal)), [true, false, true]);
+        assert!(!is_ignored("", 1) && !is_ignored("SigIgn:\tx\n", 1));
+    }
 
     #[test]
     fn a_process_stands_where_the_kernel_says() {

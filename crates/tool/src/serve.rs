@@ -18,11 +18,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hedgerow::{Compression, Db, Durability, Options};
-use hedgerow_device::Clock;
+use hedgerow_device::{Clock, spawn};
 use hedgerow_kvssd::AckMode;
 use hedgerow_row::backend::Backend;
 use hedgerow_row::backend::memory::MemoryBackend;
 use hedgerow_row::pairs::PairDb;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 
 pub mod attempts;
 pub mod backups;
@@ -272,17 +274,20 @@ pub fn run(args: Args) -> Result<(), String> {
     let ready = prepare(&args)?;
     print(&ready.banner);
     let stopper = ready.stopper();
-    let mut signals =
-        signal_hook::iterator::Signals::new([signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT])
-            .map_err(|error| format!("signals can not be handled: {error}"))?;
-    std::thread::spawn(move || {
-        for _ in signals.forever() {
-            stopper.stop();
-        }
-    });
+    stop_on_signals(stopper)?;
     let persists = !args.read_only && !matches!(args.url(), StoreUrl::Memory | StoreUrl::Pool(_));
     ready.run()?;
     print(&format!("hedgerow: stopped{}\n", if persists { ", everything is persisted" } else { "" }));
+    Ok(())
+}
+
+/// Has the signals stop the server that end processes; the end of its terminal only where that is not ignored, as under `nohup`.
+fn stop_on_signals(stopper: Stopper) -> Result<(), String> {
+    let hangup = Some(SIGHUP).filter(|signal| !crate::process::ignores(*signal));
+    let mut signals = Signals::new([SIGTERM, SIGINT].into_iter().chain(hangup))
+        .map_err(|error| format!("signals can not be handled: {error}"))?;
+    let stop = move || signals.forever().for_each(|_| stopper.stop());
+    spawn("signals", stop).map_err(|error| format!("a thread can not start: {error}"))?;
     Ok(())
 }
 

@@ -116,9 +116,8 @@ impl Drop for WholeTerminal {
 
 /// From now on a signal ends the program or stops it, whatever its other threads wait for; the terminal is given back before, if it lets us. One that was ignored when the program began, as `nohup` has it, is ignored.
 pub fn heed_signals() -> io::Result<()> {
-    let ignored = ignored_signals();
     let heeded =
-        [SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGTSTP].into_iter().filter(|signal| !has(ignored, *signal));
+        [SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGTSTP].into_iter().filter(|signal| !process::ignores(*signal));
     let mut signals = Signals::new(heeded.chain([SIGWINCH, SIGCONT]))?;
     spawn("signals", move || {
         for signal in signals.forever() {
@@ -144,7 +143,7 @@ pub fn heed_signals() -> io::Result<()> {
 
 /// Stops the program, and what was started together with it, as Ctrl-Z does where a terminal is not raw.
 pub fn suspend() -> io::Result<()> {
-    if !has(ignored_signals(), SIGTSTP) && !is_nobody_to_continue() {
+    if !process::ignores(SIGTSTP) && !is_nobody_to_continue() {
         kill_current_process_group(Signal::TSTP)?;
     }
     Ok(())
@@ -163,17 +162,6 @@ fn is_nobody_to_continue() -> bool {
         above = Standing::of(parent.parent);
     }
     true
-}
-
-/// The signals that are ignored, one a bit; none where the system does not say.
-fn ignored_signals() -> u64 {
-    let status = process::read("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
-}
-
-fn has(signals: u64, signal: i32) -> bool {
-    signals >> (signal - 1) & 1 == 1
 }
 
 /// [`give_back`], if the terminal lets us before long.
@@ -275,11 +263,6 @@ mod tests {
         assert_eq!(painted(Some(&first), &first), "");
         // Of another size nothing is left as it was.
         assert_eq!(painted(Some(&canvas(&["one", "two", "three"], 11)), &first), all);
-    }
-
-    #[test]
-    fn signals_are_bits() {
-        assert_eq!([1, 2, 15].map(|signal| has(0x4001, signal)), [true, false, true]);
     }
 
     #[test]

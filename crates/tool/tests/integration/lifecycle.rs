@@ -5,6 +5,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use hedgerow_tool::process;
+use signal_hook::consts::SIGHUP;
+
 use crate::client::{Program, TempDir, encode};
 
 fn signal(program: &Program, name: &str) {
@@ -53,7 +56,9 @@ fn answers_within_a_second_on_an_empty_directory() {
 #[test]
 fn stops_cleanly_on_signals() {
     let dir = TempDir::new();
-    for (round, name) in ["-TERM", "-INT"].into_iter().enumerate() {
+    // With the end of its terminal the server ends in order, too, unless whoever started the tests has that ignored.
+    let hangup = (!process::ignores(SIGHUP)).then_some("-HUP");
+    for (round, name) in ["-TERM", "-INT"].into_iter().chain(hangup).enumerate() {
         let mut program = Program::spawn(dir.path(), &[]);
         let mut client = program.client();
         assert_eq!(client.run("PING"), "PONG");
@@ -70,6 +75,22 @@ fn stops_cleanly_on_signals() {
         assert!(rest.contains("redis-cli -h 127.0.0.1 -p"), "{rest}");
         assert!(rest.contains("stopped, everything is persisted"), "{rest}");
     }
+}
+
+/// As under `nohup`.
+#[test]
+fn a_server_that_ignores_the_end_of_its_terminal_stays() {
+    let dir = TempDir::new();
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "trap '' HUP; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_hedgerow")]);
+    let mut program = Program::start(shell, dir.path(), &[]);
+    let mut client = program.client();
+    signal(&program, "-HUP");
+    // The loop looks ten times a second whether it is to stop.
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(client.run("PING"), "PONG");
+    signal(&program, "-TERM");
+    assert!(program.child.wait().unwrap().success());
 }
 
 #[test]

@@ -195,6 +195,38 @@ fn many_fields_leave_strings_their_place() {
     assert_eq!(client.run("HLEN h"), "1023");
 }
 
+/// A field that is named again is not compared with all that were named before: it costs as much behind a thousand of them as behind one.
+#[test]
+fn names_of_fields_are_not_compared_with_each_other() {
+    const FIELDS: usize = 1_000;
+    const NAMES: usize = 30_000;
+    let server = server();
+    let mut client = server.client();
+    let names: Vec<String> = (0..FIELDS).map(|n| format!("{n:0>200}")).collect();
+    let mut words = vec![&b"HSET"[..], b"h"];
+    names.iter().for_each(|name| words.extend([name.as_bytes(), b"v"]));
+    assert_eq!(client.run_words(&words), FIELDS.to_string());
+    let expired = format!("[{}]", ["1"; NAMES].join(", "));
+    // The last field, behind these.
+    let mut take = |before: &[String]| {
+        let count = NAMES.to_string();
+        let mut words = vec![&b"HEXPIRE"[..], b"h", b"100", b"FIELDS", count.as_bytes()];
+        words.extend(before.iter().map(|name| name.as_bytes()));
+        words.resize(5 + NAMES, names[FIELDS - 1].as_bytes());
+        let started = Instant::now();
+        assert_eq!(client.run_words(&words), expired);
+        started.elapsed()
+    };
+    // The quickest of a few, for the machine may be busy with something else.
+    let mut quickest = [Duration::MAX; 2];
+    for _ in 0..10 {
+        quickest[0] = quickest[0].min(take(&names));
+        quickest[1] = quickest[1].min(take(&names[..1]));
+    }
+    println!("{quickest:?}");
+    assert!(quickest[0] < quickest[1] * 3, "{quickest:?} behind {FIELDS} names and behind one");
+}
+
 /// What is asked of many keys takes few exchanges, and what EXEC asks together, too.
 #[test]
 fn many_keys_are_got_together() {

@@ -84,13 +84,24 @@ pub fn auth(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
     Ok(())
 }
 
-/// Whether a name can be part of a line of CLIENT LIST.
-fn is_printable(name: &[u8]) -> bool {
-    name.len() <= limits::CLIENT_NAME_BYTES_MAX && name.iter().all(|byte| (b'!'..=b'~').contains(byte))
+/// Refuses what can be no part of a line of CLIENT LIST, which has `what` there.
+fn check_printable(what: &str, text: &[u8]) -> Outcome<()> {
+    if text.len() > limits::CLIENT_NAME_BYTES_MAX {
+        let (max, len) = (limits::CLIENT_NAME_BYTES_MAX, text.len());
+        return Err(Failure::new(format!(
+            "ERR {what} cannot have more than {max} bytes; this one has {len}"
+        )));
+    }
+    match text.iter().all(|byte| (b'!'..=b'~').contains(byte)) {
+        true => Ok(()),
+        false => {
+            Err(Failure::new(format!("ERR {what} cannot contain spaces, newlines or special characters.")))
+        }
+    }
 }
 
-const BAD_NAME: Failure =
-    Failure::text("ERR Client names cannot contain spaces, newlines or special characters.");
+/// What [`check_printable`] calls names.
+const NAMES: &str = "Client names";
 
 /// HELLO [protover [AUTH username password] [SETNAME clientname]]
 pub fn hello(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
@@ -123,9 +134,7 @@ pub fn hello(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
         ));
     }
     if let Some(name) = name {
-        if !is_printable(name) {
-            return Err(BAD_NAME);
-        }
+        check_printable(NAMES, name)?;
         context.session().name = name.to_vec();
     }
     context.session().resp3 = resp3;
@@ -169,9 +178,7 @@ pub fn client_getname(context: &mut Context<'_>, _args: Args<'_>) -> Outcome<()>
 
 /// CLIENT SETNAME connection-name
 pub fn client_setname(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> {
-    if !is_printable(args.at(2)) {
-        return Err(BAD_NAME);
-    }
+    check_printable(NAMES, args.at(2))?;
     context.session().name = args.at(2).to_vec();
     context.reply.ok();
     Ok(())
@@ -184,12 +191,7 @@ pub fn client_setinfo(context: &mut Context<'_>, args: Args<'_>) -> Outcome<()> 
     if !is_name && !is_word(what, "LIB-VER") {
         return Err(Failure::new(format!("ERR Unrecognized option '{}'", quote(what))));
     }
-    if !is_printable(value) {
-        return Err(Failure::new(format!(
-            "ERR {} cannot contain spaces, newlines or special characters.",
-            String::from_utf8_lossy(what).to_ascii_lowercase()
-        )));
-    }
+    check_printable(if is_name { "lib-name" } else { "lib-ver" }, value)?;
     let session = context.session();
     match is_name {
         true => session.library = value.to_vec(),
@@ -444,10 +446,14 @@ mod tests {
 
     #[test]
     fn names_of_clients_are_printable() {
-        assert!(is_printable(b"worker-1"));
-        assert!(is_printable(b""));
-        assert!(!is_printable(b"two words"));
-        assert!(!is_printable(b"line\nbreak"));
-        assert!(!is_printable(&[b'a'; limits::CLIENT_NAME_BYTES_MAX + 1]));
+        assert!(check_printable(NAMES, b"worker-1").is_ok());
+        assert!(check_printable(NAMES, b"").is_ok());
+        assert!(check_printable(NAMES, &[b'a'; limits::CLIENT_NAME_BYTES_MAX]).is_ok());
+        let refused = |name: &[u8]| check_printable(NAMES, name).unwrap_err().as_str().to_owned();
+        let special = "ERR Client names cannot contain spaces, newlines or special characters.";
+        assert_eq!(refused(b"two words"), special);
+        assert_eq!(refused(b"line\nbreak"), special);
+        let long = refused(&[b' '; limits::CLIENT_NAME_BYTES_MAX + 1]);
+        assert_eq!(long, "ERR Client names cannot have more than 1024 bytes; this one has 1025");
     }
 }

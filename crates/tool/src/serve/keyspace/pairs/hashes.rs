@@ -182,10 +182,12 @@ impl PairKeyspace {
     ) -> Outcome<()> {
         let present = self.hash(space, key, |view| {
             let mut present: Vec<(Cow<'v, str>, OwnedValue)> = Vec::new();
-            for name in names.map(encoded) {
+            let mut seen = HashSet::new();
+            // A value is copied once, however often its field is named.
+            for name in names.filter(|name| seen.insert(*name)).map(encoded) {
                 let value = value(view.row, &name)?;
-                if !value.is_null() && present.iter().all(|(earlier, _)| *earlier != name) {
-                    present.push((name.clone(), value.to_owned()));
+                if !value.is_null() {
+                    present.push((name, value.to_owned()));
                 }
             }
             Ok(present)
