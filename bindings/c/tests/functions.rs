@@ -1,5 +1,6 @@
 //! The functions, called as C calls them.
 #![allow(unsafe_code, clippy::unwrap_used)]
+#![allow(clippy::disallowed_methods, reason = "tests use the machine as it is")]
 
 use std::collections::BTreeMap;
 use std::ffi::{CString, c_char, c_void};

@@ -22,6 +22,7 @@
 //! There is no `unsafe` in here; outside of `fabric/tcp.rs`, `node.rs`, `compute_node.rs` and `membership.rs` neither clock nor I/O, and outside of the last two no thread. Arrows run one way: formats `<- fabric <- machine <- proxy <- client, agent, manager <- cluster`, `fabric <- place <- manager`, `fabric, machine <- node`, `client, node <- compute_node <- backend`, and `node, client, agent, manager <- membership`.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests use the machine as it is"))]
 
 pub mod accesses;
 pub mod agent;

@@ -42,6 +42,10 @@ pub(super) const WHOLE_ENGINE: &[(&str, &str)] = &[
     ("crates/engine/src/db/loops", "the background loops, and what each is given"),
     ("crates/engine/src/db/metrics", "what all parts count"),
     ("crates/engine/src/db/read", "one read"),
+    (
+        "crates/engine/src/db/read/many",
+        "the reads of one call: the index, sorted tables and rows beside one another",
+    ),
     ("crates/engine/src/db/saved_index", "all that a walk would find, saved and taken over"),
     (
         "crates/engine/src/db/saved_index/checkpoint",

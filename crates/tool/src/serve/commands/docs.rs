@@ -320,61 +320,63 @@ fn reply_key_spec(reply: &mut Reply<'_>, command: &Command) {
     }
 }
 
+/// What `docs/commands.md` says before its tables.
+const HEAD: &str = "# Commands\n\n\
+    Made from the table of commands in `crates/tool/src/serve/commands/registry.rs`; \
+    `hedgerow commands > docs/commands.md` makes it again.\n\n\
+    Replies and error texts are those of Redis 8 (RESP2 and RESP3). A hash `users:42` is row `42` of table `users`; \
+    `HR.*` commands are Hedgerow's own.\n\n\
+    Not supported, answered with Redis's `ERR unknown command`: lists, sets, sorted sets, streams, bitmaps, \
+    HyperLogLog, geo, vector sets, pub/sub, scripts and functions (but `FUNCTION FLUSH`), ACL users, replication, cluster, modules, \
+    `BGREWRITEAOF`, `DEBUG`, `DUMP`, `LCS`, `LOLWUT`, `MIGRATE`, `MONITOR`, `MOVE`, `RESTORE`, `SORT`, `SORT_RO`, `SWAPDB`; and with \
+    `ERR unknown subcommand`: `COMMAND GETKEYSANDFLAGS`, `LATENCY GRAPH`, `LATENCY HISTOGRAM`, `MEMORY DOCTOR`, \
+    `MEMORY MALLOC-STATS`, `MEMORY PURGE`, `MEMORY STATS`. `BGREWRITEAOF` would have nothing to do: the log is rewritten by itself, whatever `aof_enabled` says.\n\n\
+    `INCRBYFLOAT` and `HINCRBYFLOAT` add decimals of up to 38 digits, at most 17 of them behind the point, exactly: 128 and 0.1 are `128.1`. Redis \
+    computes in 80 bits and writes up to 17 digits behind the point: `128.10000000000000001`. Other numbers are added as 64-bit floating point, and their sum \
+    has the fewest digits that read back as it, without an exponent (1e-20 is told as 0 by Redis); a sum beyond 1.8e308 is refused, and so is a \
+    hexadecimal number.\n\n\
+    `CONFIG SET` takes `client-output-buffer-limit`, `hash-max-listpack-entries`, `hash-max-listpack-value` (and \
+    `hash-max-ziplist-entries`, `hash-max-ziplist-value`, which are the same), `latency-monitor-threshold`, `maxclients`, \
+    `maxmemory-clients` (a number, 1,048,576 at the least), `requirepass`, `slowlog-log-slower-than`, `slowlog-max-len` and `timeout`, until the server ends; all else \
+    that `CONFIG GET` shows was said on the command line, or is fixed. Of `client-output-buffer-limit` the class `normal` \
+    counts, with limits above 0: there is no unlimited. `slave`, `replica` and `pubsub` are read and have no effect, for there are no such clients.\n\n\
+    A key has 1 to 65,536 bytes, the name of a field up to 65,527, a string or a hash's row up to 64 MiB, a command up to 256 MiB and 1,048,576 \
+    arguments, a transaction up to 256 MiB and 1,048,576 commands; one that would have more is refused by its `EXEC`. A client watches up to 16,384 keys, \
+    and its name has up to 1,024 bytes. `WATCH` sees every change of a key, also one that is undone before `EXEC`, and its expiry and that of its fields.\n\n\
+    A reply has at most the bytes of the hard limit of `client-output-buffer-limit` (256 MiB unless \
+    set); a larger one is an error, and what the command would have changed stays as it is. `SCAN` and \
+    `HSCAN` pass at most 16,384 keys or fields a call, whatever their `COUNT`, and end after 16 MiB of them. \
+    A `SCAN` may miss a string that becomes a hash meanwhile (by `RENAME`, `COPY` or one `EXEC`), and no other key that is there throughout. A pattern \
+    has at most 4,096 bytes, as have all of a `CONFIG GET` together. `COPY` and `RENAME` of a hash of more than 192 MiB are \
+    refused, and an `EXEC` or `MSET` that would write more than 256 MiB at once.\n\n\
+    Most commands take a time that does not depend on how many keys and fields there are, but for the \
+    logarithm. `APPEND` and `SETRANGE` write the whole value again, however little is added to it. These look at all of what they name, while other clients wait: `KEYS` (all keys), \
+    `HGETALL`, `HKEYS`, `HVALS`, `HRANDFIELD`, `MEMORY USAGE`, `RENAME` and `COPY` \
+    (the fields of the hash), `HLEN` and `WATCH` of a hash whose fields may expire, \
+    `HR.SCAN` (up to its `LIMIT`, and rows of which all fields have expired). \
+    Use `SCAN`, `HSCAN` and a `LIMIT` on what is large. After 10 ms of commands of one connection the \
+    others have their turn.\n\n\
+    `EXEC` is atomic for other clients always. Against a crash it is atomic when each of its writes is marked *batch* \
+    below and no command touches a key that an earlier one of the transaction wrote, but for `EXPIRE`, its kin and \
+    `PERSIST`, which may; otherwise its writes are durable one by one, in order.\n\n\
+    A server started with `--read-only` answers what writes, and `SAVE`, `BGSAVE`, `WAIT` and `WAITAOF`, with `READONLY`, \
+    as a replica of Redis does. What has expired is hidden, not removed, and so still counted by `DBSIZE`.\n\n\
+    Of a store with sorted tables `DBSIZE`, and `keys` in the keyspace of `INFO`, is an estimate: a key there that was \
+    written again or deleted since counts, besides what was written, until both are merged. It is never too low, \
+    and exact where nothing that had left the log was written again or deleted.\n\n\
+    A store of pairs on key-value devices or in memory (`--store kvssd:`, `memory:`) changes the keys of a \
+    command or an `EXEC` together, watched ones being conditions; one in a pool (`pool:`) changes one key at a \
+    time: there a command or an `EXEC` that changes a key and has other keys, watched ones included, is refused \
+    with `CROSSSLOT`, and nothing was changed. In all of them an `EXEC` is refused so that changes a key and has \
+    `KEYS`, `SCAN`, `DBSIZE` or another command that reads no key in particular, or has `FLUSHALL` behind a \
+    command with a key. \
+    Commands of several clients that change one key at the \
+    same time are stored together, so what goes wrong with that is told to each of them. `WATCH` compares there what is in the key: a change that leaves it absent as it was \
+    is none. `HR.SCAN` and `HR.BACKUP` are refused; so are `SAVE`, `BGSAVE`, `WAIT` and `WAITAOF` in memory and in a pool, which keep \
+    nothing: on devices they flush all of them, and `LASTSAVE` says when one of these commands last did, or when the server began.\n";
+
 /// The text of `docs/commands.md`.
 pub fn markdown() -> String {
-    const HEAD: &str = "# Commands\n\n\
-        Made from the table of commands in `crates/tool/src/serve/commands/registry.rs`; \
-        `hedgerow commands > docs/commands.md` makes it again.\n\n\
-        Replies and error texts are those of Redis 8 (RESP2 and RESP3). A hash `users:42` is row `42` of table `users`; \
-        `HR.*` commands are Hedgerow's own.\n\n\
-        Not supported, answered with Redis's `ERR unknown command`: lists, sets, sorted sets, streams, bitmaps, \
-        HyperLogLog, geo, vector sets, pub/sub, scripts and functions (but `FUNCTION FLUSH`), ACL users, replication, cluster, modules, \
-        `BGREWRITEAOF`, `DEBUG`, `DUMP`, `LCS`, `LOLWUT`, `MIGRATE`, `MONITOR`, `MOVE`, `RESTORE`, `SORT`, `SORT_RO`, `SWAPDB`; and with \
-        `ERR unknown subcommand`: `COMMAND GETKEYSANDFLAGS`, `LATENCY GRAPH`, `LATENCY HISTOGRAM`, `MEMORY DOCTOR`, \
-        `MEMORY MALLOC-STATS`, `MEMORY PURGE`, `MEMORY STATS`. `BGREWRITEAOF` would have nothing to do: the log is rewritten by itself, whatever `aof_enabled` says.\n\n\
-        `INCRBYFLOAT` and `HINCRBYFLOAT` add decimals of up to 38 digits, at most 17 of them behind the point, exactly: 128 and 0.1 are `128.1`. Redis \
-        computes in 80 bits and writes up to 17 digits behind the point: `128.10000000000000001`. Other numbers are added as 64-bit floating point, and their sum \
-        has the fewest digits that read back as it, without an exponent (1e-20 is told as 0 by Redis); a sum beyond 1.8e308 is refused, and so is a \
-        hexadecimal number.\n\n\
-        `CONFIG SET` takes `client-output-buffer-limit`, `hash-max-listpack-entries`, `hash-max-listpack-value` (and \
-        `hash-max-ziplist-entries`, `hash-max-ziplist-value`, which are the same), `latency-monitor-threshold`, `maxclients`, \
-        `maxmemory-clients` (a number, 1,048,576 at the least), `requirepass`, `slowlog-log-slower-than`, `slowlog-max-len` and `timeout`, until the server ends; all else \
-        that `CONFIG GET` shows was said on the command line, or is fixed. Of `client-output-buffer-limit` the class `normal` \
-        counts, with limits above 0: there is no unlimited. `slave`, `replica` and `pubsub` are read and have no effect, for there are no such clients.\n\n\
-        A key has 1 to 65,536 bytes, the name of a field up to 65,527, a string or a hash's row up to 64 MiB, a command up to 256 MiB and 1,048,576 \
-        arguments, a transaction up to 256 MiB and 1,048,576 commands; one that would have more is refused by its `EXEC`. A client watches up to 16,384 keys, \
-        and its name has up to 1,024 bytes. `WATCH` sees every change of a key, also one that is undone before `EXEC`, and its expiry and that of its fields.\n\n\
-        A reply has at most the bytes of the hard limit of `client-output-buffer-limit` (256 MiB unless \
-        set); a larger one is an error, and what the command would have changed stays as it is. `SCAN` and \
-        `HSCAN` pass at most 16,384 keys or fields a call, whatever their `COUNT`, and end after 16 MiB of them. \
-        A `SCAN` may miss a string that becomes a hash meanwhile (by `RENAME`, `COPY` or one `EXEC`), and no other key that is there throughout. A pattern \
-        has at most 4,096 bytes, as have all of a `CONFIG GET` together. `COPY` and `RENAME` of a hash of more than 192 MiB are \
-        refused, and an `EXEC` or `MSET` that would write more than 256 MiB at once.\n\n\
-        Most commands take a time that does not depend on how many keys and fields there are, but for the \
-        logarithm. `APPEND` and `SETRANGE` write the whole value again, however little is added to it. These look at all of what they name, while other clients wait: `KEYS` (all keys), \
-        `HGETALL`, `HKEYS`, `HVALS`, `HRANDFIELD`, `MEMORY USAGE`, `RENAME` and `COPY` \
-        (the fields of the hash), `HLEN` and `WATCH` of a hash whose fields may expire, \
-        `HR.SCAN` (up to its `LIMIT`, and rows of which all fields have expired). \
-        Use `SCAN`, `HSCAN` and a `LIMIT` on what is large. After 10 ms of commands of one connection the \
-        others have their turn.\n\n\
-        `EXEC` is atomic for other clients always. Against a crash it is atomic when each of its writes is marked *batch* \
-        below and no command touches a key that an earlier one of the transaction wrote, but for `EXPIRE`, its kin and \
-        `PERSIST`, which may; otherwise its writes are durable one by one, in order.\n\n\
-        A server started with `--read-only` answers what writes, and `SAVE`, `BGSAVE`, `WAIT` and `WAITAOF`, with `READONLY`, \
-        as a replica of Redis does. What has expired is hidden, not removed, and so still counted by `DBSIZE`.\n\n\
-        Of a store with sorted tables `DBSIZE`, and `keys` in the keyspace of `INFO`, is an estimate: a key there that was \
-        written again or deleted since counts, besides what was written, until both are merged. It is never too low, \
-        and exact where nothing that had left the log was written again or deleted.\n\n\
-        A store of pairs on key-value devices or in memory (`--store kvssd:`, `memory:`) changes the keys of a \
-        command or an `EXEC` together, watched ones being conditions; one in a pool (`pool:`) changes one key at a \
-        time: there a command or an `EXEC` that changes a key and has other keys, watched ones included, is refused \
-        with `CROSSSLOT`, and nothing was changed. In all of them an `EXEC` is refused so that changes a key and has \
-        `KEYS`, `SCAN`, `DBSIZE` or another command that reads no key in particular, or has `FLUSHALL` behind a \
-        command with a key. \
-        Commands of several clients that change one key at the \
-        same time are stored together, so what goes wrong with that is told to each of them. `WATCH` compares there what is in the key: a change that leaves it absent as it was \
-        is none. `HR.SCAN` and `HR.BACKUP` are refused; so are `SAVE`, `BGSAVE`, `WAIT` and `WAITAOF` in memory and in a pool, which keep \
-        nothing: on devices they flush all of them, and `LASTSAVE` says when one of these commands last did, or when the server began.\n";
     let mut text = HEAD.to_string();
     let mut group = "";
     for command in all() {
