@@ -457,6 +457,34 @@ fn what_was_read_ahead_is_not_taken_for_what_changed_since() {
     assert_eq!(visited, 100);
 }
 
+/// Blocks of later keys are read while rows are, not of all keys before the first row; and where rows move meanwhile, what is left is looked up in what counts then.
+#[test]
+fn rows_of_a_call_are_read_while_later_ones_are_looked_up() {
+    for moves in [false, true] {
+        let (_sim, db, table) = cold();
+        let misses = || db.metrics().sorted_tables.block_cache_misses;
+        let keys: Vec<u64> = (0..COLD_ROWS).filter(|n| moves || !n.is_multiple_of(3)).collect();
+        let (before, mut asked) = (misses(), Vec::new());
+        table
+            .read_many(&keys, |row| {
+                assert_eq!(number_of(row)?, Some(keys[asked.len()] as i64));
+                asked.push(misses() - before);
+                if moves && asked.len() % 500 == 100 {
+                    table.put(&0u64, &row! { n: 0, text: "x" })?;
+                    db.engine.move_now();
+                }
+                Ok(())
+            })
+            .unwrap();
+        assert_eq!(asked.len(), keys.len());
+        if !moves {
+            assert!(asked[0] * 2 < asked[1_200], "{} and {} blocks", asked[0], asked[1_200]);
+            let rises = asked[..700].windows(101).filter(|some| some[0] < some[100]).count();
+            assert_eq!(rises, 600, "with each hundred rows more blocks");
+        }
+    }
+}
+
 /// Makes a call until it lacks nothing, as who must not wait does; how often it was put off. What is refused changed nothing, and waited for nothing.
 fn at_hand<R>(sim: &CrashSim, db: &Db, call: impl Fn() -> crate::Result<R>) -> (R, usize) {
     for put_off in 0..100 {
