@@ -108,7 +108,7 @@ impl Controller {
         Controller {
             eighths: AtomicU32::new(fixed.eighths.unwrap_or(EIGHTHS[0])),
             groups_max: AtomicU32::new(fixed.groups_max.unwrap_or(GROUPS)),
-            runs_let: AtomicUsize::new(usize::MAX),
+            runs_let: AtomicUsize::new(RUNS_PER_EIGHTH * EIGHTHS[1] as usize),
             fixed,
             turns: AtomicU32::new(0),
             reached: AtomicU32::new(0),
@@ -128,7 +128,8 @@ impl Controller {
 
     /// For how many of the `runs` that there are nobody is held. The knob goes back within a second of rest; merging what was
     /// let pass takes minutes, and who writes meanwhile does not owe it. It goes down as runs are merged. Of a store that was just
-    /// opened nobody knows how many there might be when they came.
+    /// opened nobody knows how many there might be when they came: as many as ever may, and no more, or a store that is opened again
+    /// and again would have runs without end.
     pub(crate) fn runs_let(&self, runs: usize) -> usize {
         let runs_let = self.runs_let.load(Ordering::Relaxed).min(runs).max(self.runs_max());
         self.runs_let.store(runs_let, Ordering::Relaxed);
@@ -278,7 +279,8 @@ mod tests {
     #[test]
     fn runs_that_were_let_pass_are_not_owed_at_rest() {
         let size = Controller::default();
-        assert_eq!(size.runs_let(20), 20, "an opening finds them");
+        assert_eq!(size.runs_let(500), 32, "an opening finds them");
+        assert_eq!(size.runs_let(20), 20);
         assert_eq!((size.runs_let(2), size.runs_let(20)), (8, 8), "more than there might be when they came");
         sizes(&size, 0, &[moving(0.5); 6]);
         assert_eq!(size.runs_let(40), 32);
